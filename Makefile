@@ -94,7 +94,7 @@ test-rest: $(VENV)/.built  ## what `make test` with the same SEGSTORE_SEED leave
 test-more: $(VENV)/.built  ## a seventh of that, drawn by SEGSTORE_DRAW=N: what .ci/run has time for
 	$(BIN)/python -m pytest --tier more $(PARALLEL) $(PYTEST_ARGS)
 
-test-all: $(VENV)/.built  ## every test, a quarter of an hour
+test-all: $(VENV)/.built  ## every test, an hour and a quarter on 2 cores
 	$(BIN)/python -m pytest --tier all $(PARALLEL) $(PYTEST_ARGS)
 
 test-failed: $(VENV)/.built  ## the tests that failed in the last run, one after the other

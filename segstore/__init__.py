@@ -6,8 +6,8 @@ Byte strings are `bytes`, times int64 ms since the epoch (UTC), offsets int64.
 
 `import segstore` imports only the errors. The first use of another public name, as an attribute or by `from
 segstore import open`, imports the engine. The first call that makes columns imports NumPy
-(`segstore.arrays`). A process that is going to leave its file system (chroot) must first import NumPy and use
-the names that it needs.
+(`segstore.arrays`). A process that will call chroot must before that import NumPy and use the public names
+that it needs, because it can't import modules afterwards.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ _WHEN_ASKED_FOR = {
     "segstore.tables.values": ("serializer",),
 }
 _ROOMS = ("config", "duckdb", "files", "index", "logger", "mutex", "names", "records", "sending", "storage")
-"""Submodules that are imported at their first use as an attribute, such as `segstore.files`."""
+"""The submodules that are imported when they are first used as an attribute, such as `segstore.files`."""
 _MODULES = {
     **{name: module for module, names in _WHEN_ASKED_FOR.items() for name in names},
     **{room: f"segstore.{room}" for room in _ROOMS},

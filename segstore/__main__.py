@@ -1,4 +1,4 @@
-"""`python -m segstore`: the command line. Nothing on disk."""
+"""`python -m segstore`: the command line. Nothing is on disk."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""NumPy, imported when the first array is made. This module touches no files.
+"""Imports NumPy when the first array is made. This module touches no files.
 
-A process that appends, reads records one at a time, or answers a client makes no array, and runs without
-NumPy, whose import takes three times as long as the import of segstore without NumPy.
+A process that only appends, reads records one at a time, or answers clients makes no array, and does not
+import NumPy: that import takes three times as long as the import of segstore without NumPy.
 
 Threads: any. The import runs in a thread of its own (`first_use`).
 """
@@ -33,7 +33,7 @@ __all__ = ["is_array", "is_numpy_bool", "np"]
 
 
 def is_array(value: object) -> TypeIs[np.ndarray[Any, Any]]:
-    """Return whether a value is an array. NumPy is not imported: before its import no array exists."""
+    """Return whether a value is an array, without importing NumPy: before its import no array exists."""
     return "numpy" in sys.modules and isinstance(value, np.ndarray)
 
 

@@ -1,4 +1,4 @@
-"""`Closing`: a context manager that is closed at the end of its block. Nothing is on disk. Threads: any."""
+"""`Closing`: a base class for objects that a `with` block closes. Nothing is on disk. Threads: any."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _Closable(Protocol):
 
 
 class Closing:
-    """Base of context managers whose `close` is called at the end of the `with` block."""
+    """The base class of context managers whose `close` is called at the end of the `with` block."""
 
     __slots__ = ()
 

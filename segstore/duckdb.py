@@ -1,6 +1,6 @@
-"""`segstore.duckdb`: topics as views of a DuckDB connection. Nothing is on disk.
+"""`segstore.duckdb`: makes topics readable as views of a DuckDB connection. Nothing is on disk.
 
-Threads: any, but one at a time per connection, as in DuckDB; DuckDB's queries read in their own threads.
+Threads: any, but one at a time per connection, as DuckDB requires. DuckDB reads topics in its own threads.
 """
 
 from __future__ import annotations
@@ -31,26 +31,27 @@ def attach(
     isolation_level: str = "read_uncommitted",
     check_crcs: bool = True,
 ) -> list[str]:
-    """Make a view of each topic in a DuckDB connection (the module `duckdb` stands for its default
-    connection); return the names of the views. Each query reads the records that the topic has at that time.
-    If a directory was given, each query opens the store read-only; another process may be writing it. To get
-    topics that are created later, attach again; existing views are replaced.
+    """Create a view for each topic in a DuckDB connection, and return the names of the views. `connection`
+    may be the module `duckdb`, which stands for its default connection. Each query reads the records that the
+    topic has at the time of the query. If `store_or_path` is a directory, each query opens the store
+    read-only, and another process may be writing to it. To get topics that are created later, attach again:
+    existing views are replaced.
 
-    `topics` are the topics to attach, or a dict of topics by view: {"arrivals": "flights-2"}. By default
-    all topics are attached, under their own names (SQL has names with "." or "-" in double quotes), except
-    internal topics such as __consumer_offsets, which Kafka's tools do not list by default either.
+    `topics` are the topics to attach, or a dict from view names to topics: {"arrivals": "flights-2"}. By
+    default all topics are attached under their own names, except internal topics such as __consumer_offsets,
+    which Kafka's tools do not list by default either. In SQL, names with "." or "-" need double quotes.
 
-    `values` is the argument `values` of `segstore.dataset` for all topics, or a dict by topic. An entry of
-    the dict is the argument `values` for the topic, or a dict of the keyword arguments `values`,
-    `value_schema`, `on_bad` and `value_prefix`. `isolation_level` and `check_crcs` are for all topics.
+    `values` is the argument `values` of `segstore.dataset` for all topics, or a dict that has for each topic
+    either this argument, or a dict of the keyword arguments `values`, `value_schema`, `on_bad` and
+    `value_prefix`. `isolation_level` and `check_crcs` are for all topics.
 
     The views are temporary, so a database file is not changed, and read-only databases can have views too.
-    Like other temporary views, they are not visible in a cursor of the connection, so attach to the cursor.
+    A cursor of the connection does not see them, as it sees no temporary views, so attach to the cursor.
 
-    Raises MissingPackageError without duckdb and pyarrow, or with a DuckDB before 1.4.2;
-    UnknownTopicOrPartitionError; InvalidArgumentError for the name of an existing table, or for two topics
-    whose names differ in case only, because DuckDB ignores case; and the errors of `segstore.dataset`.
-    Queries raise DuckDB's errors, with segstore's messages.
+    Raises the errors of `segstore.dataset`; UnknownTopicOrPartitionError; MissingPackageError if duckdb or
+    pyarrow is missing, or if DuckDB is older than 1.4.2; and InvalidArgumentError if a view would have the
+    name of an existing table or of another view, where DuckDB ignores case. Queries raise DuckDB's errors,
+    with segstore's messages.
     """
     with Needing("duckdb", "segstore.duckdb.attach"):
         import duckdb
@@ -78,7 +79,7 @@ def attach(
 def _views(
     store_or_path: Store | str | os.PathLike[str], topics: Collection[str] | Mapping[str, str] | None
 ) -> dict[str, str]:
-    """Return the topics to attach, by view name."""
+    """Return a dict from the name of each view to its topic."""
     with opened(store_or_path) as store:
         known = store.topics()
     if topics is None:
@@ -114,8 +115,8 @@ _TABLES = """
     select view_name from duckdb_views()
     where not temporary and not internal and in_search_path(database_name, schema_name)
 """
-"""Tables and views that a temporary view would hide. DuckDB itself refuses a second temporary view of
-a name.
+"""Selects the tables and views that a temporary view would hide. (DuckDB itself refuses two temporary views
+of one name.)
 """
 
 
@@ -129,7 +130,7 @@ def _by_topic(values: Any, topics: Collection[str]) -> dict[str, Any]:
 
 
 def _keywords(values: Any) -> Mapping[str, Any]:
-    """Return one topic's entry in `values` as keyword arguments of `table_of`."""
+    """Return the keyword arguments of `table_of` for one topic. `values` is what `attach` got for it."""
     if not isinstance(values, Mapping):
         return {"values": values}
     for name in values:
@@ -149,8 +150,8 @@ def _dataset(
     in_ms: bool,
     terms: Mapping[str, Any],
 ) -> TopicDataset:
-    """Return the dataset of a topic. Its columns come from the open `store`; each scan opens `store_or_path`.
-    `in_ms` is an argument of `DuckDBTable`; `terms` are arguments of `table_of`.
+    """Return the dataset of a topic. Its columns are determined by the open `store`, and each scan opens
+    `store_or_path`. `in_ms` is the argument of `DuckDBTable`; `terms` are keyword arguments of `table_of`.
     """
     from segstore.tables.duckdb_table import DuckDBTable
     from segstore.tables.table import table_of

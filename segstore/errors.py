@@ -1,8 +1,8 @@
 """All exceptions that segstore raises on purpose. They derive from `SegstoreError`.
 
-Names are Kafka's (org.apache.kafka.common.errors) if Kafka has one. If a builtin (`ValueError`, `TypeError`,
-`OSError`) has the same meaning, it is a base class too, so that code without knowledge of segstore can catch
-the error.
+If Kafka has the error (org.apache.kafka.common.errors), the class has Kafka's name. If a builtin class
+(`ValueError`, `TypeError`, `OSError`) has the same meaning, it is a base class too: code that does not know
+segstore can catch the error by that class.
 """
 
 from __future__ import annotations
@@ -158,21 +158,21 @@ class SegstoreError(Exception):
     """The base of all errors of this package."""
 
     retriable: ClassVar[bool] = False
-    """Whether Kafka's clients retry after such an error."""
+    """True if Kafka's clients repeat a request after such an error."""
 
 
 class RetriableError(SegstoreError):
-    """The base of errors after which the same call may succeed later (Kafka: RetriableException)."""
+    """The base of errors after which the call may succeed if it is repeated (Kafka: RetriableException)."""
 
     retriable = True
 
 
 class InvalidArgumentError(SegstoreError, ValueError):
-    """An argument's value is not allowed; the message names the value and what is allowed."""
+    """An argument's value is not allowed; the message names the value and the allowed values."""
 
 
 class InvalidTypeError(SegstoreError, TypeError):
-    """An argument has the wrong type; the message names the type and what is allowed."""
+    """An argument has the wrong type; the message names the type and the allowed types."""
 
 
 class ConfigError(InvalidArgumentError):
@@ -180,9 +180,9 @@ class ConfigError(InvalidArgumentError):
 
 
 class InvalidTopicError(InvalidArgumentError):
-    """A topic name breaks Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], not "." or "..". Or it is the name of an
-    internal topic, `__consumer_offsets` or `__transaction_state`, which only the engine creates, writes and
-    deletes.
+    """A topic name breaks Kafka's rules: it must have 1 to 249 characters of [a-zA-Z0-9._-], and must not be
+    "." or "..". Or it is the name of an internal topic, such as `__consumer_offsets`, which only the engine
+    creates, writes and deletes.
     """
 
 
@@ -191,28 +191,28 @@ class MissingPackageError(SegstoreError, ImportError):
 
     @classmethod
     def of(cls, what: str, package: str, *advised: str) -> MissingPackageError:
-        """Return the error of the call `what`, which needs `package`. `advised` are the packages to install,
-        by default only `package`.
+        """Return the error of the call `what`, which needs `package`. The message advises to install the
+        packages `advised`; if there are none, to install `package`.
         """
         message = f"{what} needs {package}, which is not installed: {pip_install(*advised or (package,))}"
         return cls(message, name=package.replace("-", "_"))
 
 
 def pip_install(*packages: str) -> str:
-    """Return the command that installs packages. The command can't be "pip install segstore[extra]", because
-    segstore is in no package index.
+    """Return the command that installs packages. The command names no extra of segstore, because segstore is
+    in no package index.
     """
     return f"pip install {' '.join(packages)}"
 
 
 class Needing:
-    """A context manager for imports from `package` (its name in the package index) in the call `what`. Raises
-    MissingPackageError if the package is not installed. `module` is the name of the package's top module, by
-    default that of the package.
+    """A context manager around imports of a package that the call `what` needs. It raises MissingPackageError
+    if the package is not installed. `package` is the package's name in the package index; `module` is the
+    name of its top module, by default the same name.
     """
 
-    # A class, because a generator with `contextmanager` would put the error into a reference cycle (see
-    # `segstore.storage.context.OsErrors`).
+    # This is a class, because a generator with `contextmanager` would put the error into a reference cycle
+    # (see `segstore.storage.context.OsErrors`).
     def __init__(self, package: str, what: str, module: str | None = None) -> None:
         self._package, self._what = package, what
         self._module = module or package.replace("-", "_")
@@ -232,8 +232,8 @@ class TopicAlreadyExistsError(SegstoreError):
 
 
 class TopicMismatchError(TopicAlreadyExistsError):
-    """A topic of that name exists with other properties: `differences` has pairs of its present and the
-    requested value, by the name of a setting, "partitions" or "replication_factor".
+    """A topic of that name exists with other properties. `differences` maps the name of a setting, or
+    "partitions" or "replication_factor", to (value of the existing topic, requested value).
     """
 
     def __init__(self, topic: str, differences: Mapping[str, tuple[object, object]]) -> None:
@@ -248,11 +248,11 @@ class TopicMismatchError(TopicAlreadyExistsError):
 
 
 class UnknownTopicOrPartitionError(RetriableError):
-    """The topic or its partition does not exist; the message lists the existing ones."""
+    """The topic or partition does not exist; the message lists the existing topics or partitions."""
 
 
 class RecordTooLargeError(InvalidArgumentError):
-    """A record or its batch is larger than `max.message.bytes` or `segment.bytes` allow."""
+    """A record, or the batch that it makes, is larger than `max.message.bytes` or `segment.bytes`."""
 
 
 class RecordBatchTooLargeError(RecordTooLargeError):
@@ -260,7 +260,7 @@ class RecordBatchTooLargeError(RecordTooLargeError):
 
 
 class RecordError(NamedTuple):
-    """The fault of one record. `batch_index` is the record's index in its batch, from 0 (Kafka:
+    """The reason why one record is invalid. `batch_index` is the record's index in its batch, from 0 (Kafka:
     ProduceResponse.RecordError, KIP-467).
     """
 
@@ -269,9 +269,9 @@ class RecordError(NamedTuple):
 
 
 class InvalidRecordError(InvalidArgumentError):
-    """The topic refuses a record, for example one without a key in a compacted topic, or a batch that no
-    producer writes (Kafka: InvalidRecordException). `record_errors` names the invalid records of a batch; it
-    is empty if the batch itself is wrong.
+    """The topic refuses a record, for example a record without a key in a compacted topic. Or it refuses a
+    batch that no producer would write (Kafka: InvalidRecordException). `record_errors` has a RecordError for
+    each invalid record of a batch; it is empty if the batch itself is invalid.
     """
 
     def __init__(self, message: str, record_errors: Sequence[RecordError] = ()) -> None:
@@ -283,20 +283,20 @@ class InvalidRecordError(InvalidArgumentError):
 
 
 class InvalidTimestampError(InvalidRecordError):
-    """A record's timestamp is further from the clock than its topic allows, or is not allowed for producers
-    (Kafka: InvalidTimestampException).
+    """A record's timestamp differs more from the present time than its topic allows, or a producer has sent
+    a batch of timestamp type LogAppendTime (Kafka: InvalidTimestampException).
     """
 
 
 class UnsupportedCompressionTypeError(SegstoreError):
-    """A batch is compressed by a codec that its request's version does not support (Kafka:
+    """A batch in a request is compressed by a codec that the request's version does not support (Kafka:
     UnsupportedCompressionTypeException).
     """
 
 
 class SerializationError(InvalidTypeError):
-    """A key or value can't be converted to bytes; `__cause__` is the serializer's exception, if it raised
-    one.
+    """A key or value can't be converted to bytes. If the serializer has raised an exception, it is
+    `__cause__`.
     """
 
 
@@ -315,7 +315,9 @@ class OffsetOutOfRangeError(SegstoreError):
 
 
 class OffsetMismatchError(SegstoreError):
-    """An append expected the offset `expected`, but the log ends at `end_offset`. Nothing was written."""
+    """The caller of an append expected the log end offset `expected`, but it is `end_offset`. Nothing was
+    written.
+    """
 
     def __init__(self, expected: int, end_offset: int, where: str) -> None:
         self.expected, self.end_offset = expected, end_offset
@@ -326,8 +328,8 @@ class OffsetMismatchError(SegstoreError):
 
 
 class LogTruncationError(OffsetOutOfRangeError):
-    """A consumer's position lies in a part of the log that the new leader does not have: records from the
-    offset `diverging` on were lost in an unclean election. `diverging` is -1 if it is unknown (Kafka:
+    """A consumer's position is at records that the new leader does not have: the records from the offset
+    `diverging` on were lost in an unclean election. `diverging` is -1 if that offset is unknown (Kafka:
     LogTruncationException, KIP-320).
     """
 
@@ -343,14 +345,14 @@ class LogTruncationError(OffsetOutOfRangeError):
 
 
 class OffsetsExhaustedError(SegstoreError):
-    """A log has no offsets left for the records to append: the highest offset of a record is 2^63 - 2."""
+    """An append would exceed the highest offset that a record can have, 2^63 - 2."""
 
 
 class CorruptRecordError(SegstoreError):
-    """Bytes of a log are no valid record batch, for example after bit rot. The error has `file`, `position`,
-    `offset` and `reason`.
+    """Bytes of a log are no valid record batch, for example because a disk has changed them. The error has
+    `file`, `position`, `offset` and `reason`.
 
-    `next_offset` is the first readable offset after the damage, or None if it is unknown.
+    `next_offset` is the first readable offset after the damage; None if that offset is unknown.
     """
 
     def __init__(
@@ -384,8 +386,8 @@ class CorruptCheckpointError(SegstoreError):
 
 
 class UnsupportedFormatError(SegstoreError):
-    """A newer segstore wrote the store, in a format unknown to this version: nothing was read or changed. The
-    error has `path`, the store's `format`, and `needs`, the oldest version that can read it.
+    """A newer segstore wrote the store, in a format that this version does not know. Nothing was read or
+    changed. The error has `path`, the store's `format`, and `needs`, the oldest version that can read it.
     """
 
     def __init__(self, path: str | os.PathLike[str], format: int, needs: str, known: int) -> None:
@@ -399,8 +401,8 @@ class UnsupportedFormatError(SegstoreError):
     def of_members(
         cls, path: str | os.PathLike[str], format: int, version: str, known: int
     ) -> UnsupportedFormatError:
-        """Return the error of a file that processes of segstore `version` share, if its format is not
-        `known`, the format of this version.
+        """Return the error for a shared store whose processes run segstore `version`: their file `path` has
+        the format `format`, but the segstore of this process needs the format `known`.
         """
         error = cls(path, format, version, known)
         error.args = (
@@ -414,7 +416,7 @@ class UnsupportedFormatError(SegstoreError):
 
 
 class UnequalOffsetsError(SegstoreError):
-    """Records can't have the same offsets at a mirror's target as in this store."""
+    """Records would get other offsets in a mirror's target than they have in this store."""
 
 
 class StorageError(SegstoreError, OSError):
@@ -424,18 +426,18 @@ class StorageError(SegstoreError, OSError):
 
 
 def is_refusal(error: BaseException) -> TypeGuard[OSError]:
-    """Return whether an error is the OSError of a failed system call. An OSError without a number was raised
-    by the application, for instance a TimeoutError in a signal handler.
+    """Return whether an error is the OSError of a failed system call. An OSError without `errno` was raised
+    by the application, for example a TimeoutError in a signal handler.
     """
     return isinstance(error, OSError) and error.errno is not None
 
 
 class SinkError(SegstoreError, OSError):
-    """The sink of a transfer can't be written to; `errno` says why. No file of the store failed."""
+    """A transfer can't write to its sink; `errno` says why. The store's files are not the cause."""
 
 
 class SinkClosedError(SinkError, BrokenPipeError, ConnectionResetError):
-    """The reader of a transfer's sink has closed the sink, and may have received some of the batches."""
+    """The reader at the other end of a transfer's sink has closed it. It may have got some of the batches."""
 
 
 class ListenError(SegstoreError, OSError):
@@ -443,9 +445,9 @@ class ListenError(SegstoreError, OSError):
 
 
 class StoreLockedError(SegstoreError):
-    """Another process, or another open store in this process, is the writer. The error has its `pid`; `here`
-    is True for this process; `address` is the writer's address for Kafka clients, "" if it serves none.
-    `shared` is True if the writer, or guests, opened it as a shared store.
+    """Another process, or another Store object of this process, has the store open for writing. `pid` is that
+    of the writer's process; `here` is True if it is this process. `address` is the writer's address for Kafka
+    clients, "" if it serves no clients. `shared` is True if the store is open as a shared store.
     """
 
     def __init__(
@@ -471,9 +473,9 @@ class StoreLockedError(SegstoreError):
 
 
 class HostUnavailableError(RetriableError):
-    """A member of a shared store needs its host, which is dead or does not answer. Nothing was appended. The
-    error has the host's `pid`, 0 if there was none; `alive` is True if that process lives, but is stopped or
-    busy.
+    """The host of a shared store is dead or does not answer, and the call needs it. Nothing was appended.
+    `pid` is that of the host's process, 0 if there was no host. `alive` is True if that process exists, but
+    is stopped or busy.
     """
 
     def __init__(self, path: str | os.PathLike[str], pid: int, alive: bool) -> None:
@@ -490,8 +492,8 @@ class HostUnavailableError(RetriableError):
 
 
 class NotShareableError(SegstoreError):
-    """Several processes can't write a store here; the message names the unsuitable platform or file system,
-    and a way out.
+    """The platform or the file system does not allow several processes to write one store. The message names
+    the cause, and an alternative.
     """
 
 
@@ -505,8 +507,8 @@ class StoreClosedError(SegstoreError):
 
 class UnwrittenRecordsError(SegstoreError):
     """A store was closed before all records of its producers were written. `records` is the number of
-    unwritten records, `partitions` has the number for each (topic, partition), and `__cause__` is the last
-    error, if there was one.
+    unwritten records; `partitions` has this number for each (topic, partition). `__cause__` is the last error
+    of a write; None if there was no error.
     """
 
     def __init__(self, path: str, partitions: Mapping[tuple[str, int], int], reason: object = None) -> None:
@@ -521,13 +523,13 @@ class UnwrittenRecordsError(SegstoreError):
 
 
 class ForkedError(SegstoreError):
-    """A store that was opened before os.fork() is used in the child process: open it again there, with
-    mode="r".
+    """A child process has used a store that its parent had opened before os.fork(). The child must open the
+    store itself, with mode="r".
     """
 
 
 class KafkaTimeoutError(RetriableError, TimeoutError):
-    """Something did not happen within its timeout (Kafka: TimeoutException)."""
+    """A call did not complete within its timeout (Kafka: TimeoutException)."""
 
 
 class BufferExhaustedError(KafkaTimeoutError):
@@ -543,18 +545,17 @@ class ClientClosedError(IllegalStateError):
 
 
 class ConcurrentModificationError(IllegalStateError):
-    """Two threads use one consumer at once; a consumer belongs to one thread."""
+    """Two threads use one consumer at the same time. Only one thread may use a consumer."""
 
 
 class ReentrantCallError(IllegalStateError):
-    """A signal handler, a finalizer or a callback has interrupted a call of this package, and has made
-    another call, which is not allowed in a thread with such an interrupted call. Nothing was changed. The
-    message names the interrupted call.
+    """A signal handler, a finalizer or a callback has interrupted a call of this package, and has called this
+    package itself. That call was refused, and has changed nothing. The message names the interrupted call.
     """
 
 
 class NoOffsetForPartitionError(SegstoreError):
-    """The `partitions` have no position, and auto_offset_reset is "none"."""
+    """A consumer has no position in the `partitions`, and its auto_offset_reset is "none"."""
 
     def __init__(self, partitions: Iterable[object]) -> None:
         self.partitions = frozenset(partitions)
@@ -566,9 +567,9 @@ class NoOffsetForPartitionError(SegstoreError):
 
 
 class RecordDeserializationError(SerializationError):
-    """A deserializer failed for the bytes of a record. The error has `topic`, `partition`, `offset` and
-    `origin` ("key" or "value"). A consumer skips the record with `seek(partition, offset + 1)`; a table skips
-    it with another `on_bad`.
+    """A deserializer can't decode the key or the value of a record. The error has `topic`, `partition`,
+    `offset` and `origin`, which is "key" or "value". A consumer can skip the record by
+    `seek(partition, offset + 1)`. A table does not raise this error if its `on_bad` is "null" or "column".
     """
 
     def __init__(
@@ -584,14 +585,14 @@ class RecordDeserializationError(SerializationError):
 
 
 class IdempotencyConflictError(SegstoreError):
-    """An id of staged records was adopted earlier with other records; the message names both. None of the new
-    records was appended.
+    """The writer has appended other staged records with the same id before; the message names both. None of
+    the new records was appended.
     """
 
 
 class StagedFilesError(SegstoreError):
-    """Staged files or their manifest are missing, damaged, or differ from the manifest. No record of the
-    manifest was adopted; the manifest was moved to `.segstore/quarantine`.
+    """A manifest of staged files is damaged, or its files are missing, damaged, or not as the manifest says.
+    None of its records was appended. The manifest was moved to `.segstore/quarantine`.
     """
 
 
@@ -599,8 +600,8 @@ class StagedFilesError(SegstoreError):
 
 
 class OutOfOrderSequenceError(SegstoreError):
-    """A batch's first sequence does not follow the producer's last sequence: batches are missing between them
-    (Kafka: OutOfOrderSequenceException).
+    """A batch's first sequence number does not follow the producer's last sequence number: batches between
+    them are missing (Kafka: OutOfOrderSequenceException).
     """
 
 
@@ -613,11 +614,11 @@ class InvalidProducerEpochError(SegstoreError):
 
 
 class ProducerFencedError(InvalidProducerEpochError):
-    """A newer producer with the same transactional_id has taken over; this producer can only be closed."""
+    """A newer producer uses the same transactional_id. This producer can only be closed."""
 
 
 class InvalidPidMappingError(ProducerFencedError):
-    """A transactional_id has got another producer id (Kafka: InvalidPidMappingException)."""
+    """The transactional_id now has another producer id (Kafka: InvalidPidMappingException)."""
 
 
 class InvalidTxnStateError(IllegalStateError):
@@ -625,8 +626,8 @@ class InvalidTxnStateError(IllegalStateError):
 
 
 class UnverifiedTransactionError(InvalidTxnStateError):
-    """A batch of a transaction came to a partition in which the transaction is not open, and nobody has
-    verified that the partition is part of the transaction (KIP-890).
+    """A transactional batch was sent to a partition in which its transaction is not open, but nobody has
+    checked that the partition belongs to the transaction (KIP-890).
     """
 
 
@@ -635,12 +636,12 @@ class InvalidTxnTimeoutError(InvalidArgumentError):
 
 
 class ConcurrentTransactionsError(RetriableError):
-    """The producer's last transaction is still being completed; repeat the call."""
+    """The producer's last transaction is still being completed. Repeat the call."""
 
 
 class TransactionAbortedError(SegstoreError):
-    """A record was not written because its transaction is being aborted, or a transaction can only be aborted
-    because one of its records was not written.
+    """A record was not written, because its transaction is being aborted. Or a transaction can't be
+    committed, because one of its records was not written.
     """
 
 
@@ -658,7 +659,7 @@ class CommitFailedError(SegstoreError):
 
 
 class UnknownMemberIdError(SegstoreError):
-    """The group has no such member: it left, failed, or never joined."""
+    """The group has no member with this id: the member has left, was removed, or never joined."""
 
 
 class MemberIdRequiredError(SegstoreError):
@@ -673,11 +674,11 @@ class MemberIdRequiredError(SegstoreError):
 
 
 class IllegalGenerationError(SegstoreError):
-    """The group is in another generation than the member."""
+    """A member sent another generation than its group's present one."""
 
 
 class RebalanceInProgressError(SegstoreError):
-    """The group is rebalancing: the member must join again first."""
+    """The group is rebalancing: the member must join again before it repeats the request."""
 
 
 class FencedInstanceIdError(SegstoreError):
@@ -691,8 +692,8 @@ class FencedMemberEpochError(SegstoreError):
 
 
 class StaleMemberEpochError(SegstoreError):
-    """A member of a consumer group commits or fetches offsets with an old epoch, or with one that it has not
-    received yet (KIP-848). The member may retry with the epoch of its next heartbeat.
+    """A member of a consumer group commits or fetches offsets with an old member epoch, or with an epoch that
+    it has not received yet (KIP-848). It may repeat the request with the epoch that its next heartbeat gets.
     """
 
 
@@ -709,13 +710,13 @@ class InvalidRegularExpressionError(InvalidArgumentError):
 
 
 class InvalidRecordStateError(SegstoreError):
-    """A member acknowledges a record of a share group that it has not acquired, or no longer holds (KIP-932):
-    its acquisition lock may have expired.
+    """A member of a share group acknowledges a record that it has not acquired, or whose acquisition lock has
+    expired (KIP-932).
     """
 
 
 class ShareSessionNotFoundError(RetriableError):
-    """A server does not have this share session (KIP-932): the client begins a new one."""
+    """The server does not have this share session (KIP-932). The client must open a new session."""
 
 
 class InvalidShareSessionEpochError(RetriableError):
@@ -727,11 +728,11 @@ class ShareSessionLimitReachedError(RetriableError):
 
 
 class FencedStateEpochError(SegstoreError):
-    """The durable state of a share partition has a higher state epoch (KIP-932)."""
+    """A request has a lower state epoch than the durable state of its share partition (KIP-932)."""
 
 
 class WakeupError(SegstoreError):
-    """A call of `wakeup` has interrupted a poll."""
+    """A call of `wakeup` has ended a poll."""
 
 
 class InconsistentGroupProtocolError(SegstoreError):
@@ -747,7 +748,7 @@ class GroupNotFoundError(SegstoreError):
 
 
 class NonEmptyGroupError(SegstoreError):
-    """The group has members: stop them before its offsets are reset or deleted."""
+    """The group has members. They must leave before the group's offsets can be reset or deleted."""
 
 
 class GroupMaxSizeReachedError(SegstoreError):
@@ -774,26 +775,26 @@ class NotEnoughReplicasError(RetriableError):
 
 
 class NotEnoughReplicasAfterAppendError(RetriableError):
-    """Records were written, but since then the in-sync replicas have become fewer than
-    `min.insync.replicas`.
+    """Records were written, but after the write the partition has fewer in-sync replicas than
+    `min.insync.replicas` requires.
     """
 
 
 class RequestTimedOutError(RetriableError, TimeoutError):
-    """The answer did not come in time. The outcome is unknown: the request may have been done, or may be done
-    later.
+    """The answer to a request did not come in time. The outcome is unknown: the request may have taken
+    effect, or may take effect later.
     """
 
 
 class NotLeaderOrFollowerError(RetriableError):
-    """The replica does not lead the partition, or has stopped leading it; records that waited for other
-    replicas may be lost, or kept by the new leader.
+    """The replica is not the leader of the partition, or no longer. The new leader may have, or may lack, the
+    records whose replication was not complete.
     """
 
 
 class DemotedError(NotLeaderOrFollowerError):
-    """The store is no longer the primary: another store leads from a later leader epoch on, or this store
-    does not have the lease, by which an external service allows one store to append.
+    """The store is not the primary any more: another store leads with a later leader epoch. Or this store
+    does not have the lease, by which an external service allows only one store to append.
     """
 
 
@@ -802,14 +803,14 @@ class FencedLeaderEpochError(RetriableError):
 
 
 class UnknownLeaderEpochError(RetriableError):
-    """A request carries a higher leader epoch than this replica knows, or comes from a replica that is not
-    known here yet. Repeat the request.
+    """A request carries a higher leader epoch than this replica knows, or comes from a replica that this one
+    does not know yet. Repeat the request.
     """
 
 
 class OffsetNotAvailableError(RetriableError):
-    """The high watermark of a partition is not known yet: the new leader has not learned it, no replica
-    leads, or a write waits for replicas. Repeat the request.
+    """A partition can't answer yet: it has no leader, its new leader does not know the high watermark, or a
+    write waits for replicas. Repeat the request.
     """
 
 
@@ -818,13 +819,13 @@ class ReplicaOfflineError(RetriableError):
 
 
 class QuorumLostError(SegstoreError):
-    """Fewer than a majority of a replicated store's directories are writable: its metadata can't change."""
+    """No majority of a replicated store's directories is writable, so the store's metadata can't change."""
 
 
 class NoSoundReplicaError(SegstoreError):
-    """Replicas are damaged, and no other in-sync replica has the same records undamaged, so these partitions
-    were not changed. `offsets` has the first damaged offset of each replica, by (topic, partition). `healed`
-    are the repairs of other partitions.
+    """Replicas are damaged, and no other in-sync replica of their partitions has the same records undamaged.
+    These partitions were not changed. `offsets` has the first damaged offset of each replica, by (topic,
+    partition). `healed` has the repairs of other partitions.
     """
 
     def __init__(self, message: str, offsets: object, healed: object = ()) -> None:
@@ -844,8 +845,8 @@ class NotControllerError(RetriableError):
 
 
 class InvalidRequestError(InvalidArgumentError):
-    """A request contains an invalid value, for example in a proposal of in-sync replicas; the message gives
-    the reason.
+    """A request contains an invalid value, for example in a proposal of in-sync replicas. The message says
+    why the value is invalid.
     """
 
 
@@ -854,13 +855,13 @@ class InvalidUpdateVersionError(SegstoreError):
 
 
 class IneligibleReplicaError(SegstoreError):
-    """A proposal of in-sync replicas has a member that is fenced, shutting down, not registered, or has
-    registered again since the proposal was made.
+    """A proposal of in-sync replicas names a replica that is fenced, is shutting down, is not registered, or
+    has registered again after the proposal was made.
     """
 
 
 class OperationNotAttemptedError(SegstoreError):
-    """The controller did not attempt the operation."""
+    """The controller has not tried the operation."""
 
 
 class NewLeaderElectedError(SegstoreError):
@@ -874,11 +875,11 @@ class StaleBrokerEpochError(SegstoreError):
 
 
 class DuplicateBrokerRegistrationError(SegstoreError):
-    """A broker id is in use, because its last incarnation has a valid session."""
+    """A broker id is in use, because an earlier process with this id still has a valid session."""
 
 
 class ElectionNotNeededError(RetriableError):
-    """The partition has the requested leader already."""
+    """The requested leader is already the leader of the partition."""
 
 
 class PreferredLeaderNotAvailableError(RetriableError):
@@ -917,13 +918,15 @@ class AuthenticationFailedError(SegstoreError):
 
 
 class UnusableAnswerError(SegstoreError):
-    """A broker's answer has an impossible name or number; the whole answer is ignored. The message has the
-    value and the possible ones.
+    """A broker's answer has an impossible name or number, so the whole answer is ignored. The message has
+    this value, and the possible values.
     """
 
 
 class BrokerError(SegstoreError):
-    """A broker has answered with one of Kafka's error codes: `code` is its number, `name` its name."""
+    """A broker has answered with one of Kafka's error codes. `code` is the number of the error, `name` is its
+    name.
+    """
 
     def __init__(self, message: str, code: int, name: str) -> None:
         self.code, self.name = code, name
@@ -937,13 +940,13 @@ class BrokerError(SegstoreError):
 
 
 class DataLossError(SegstoreError):
-    """Records of a query's range were deleted, by retention or with their topic, or removed by an election;
-    with `failOnDataLoss=false` the query skips them.
+    """Records in the range of a query were deleted by retention, deleted with their topic, or lost in an
+    election. If `failOnDataLoss` is false, the query skips them.
     """
 
 
 class ArchiveError(SegstoreError):
-    """An archive can't be reached, does not exist, or lacks a requested object. The message names it."""
+    """An archive can't be reached, does not exist, or lacks a requested object. The message says which."""
 
 
 class CorruptArchiveError(ArchiveError):
@@ -960,13 +963,13 @@ class CorruptArchiveError(ArchiveError):
 
 
 class ArchiveFencedError(ArchiveError):
-    """Another archiver has taken over the archive: this archiver has stopped. The records that it reported as
-    archived are in the archive.
+    """Another archiver has begun to write to the archive, so this archiver has stopped. The records that this
+    archiver has reported as archived are in the archive.
     """
 
 
 class JavaNotFoundError(SegstoreError):
-    """No Java that can run Spark was found; the message lists the searched places and their content."""
+    """No Java that can run Spark was found. The message says what each searched place has."""
 
 
 def _rebuild(kind: type[SegstoreError], args: tuple[object, ...], state: dict[str, object]) -> SegstoreError:
@@ -978,7 +981,8 @@ def _rebuild(kind: type[SegstoreError], args: tuple[object, ...], state: dict[st
 
 # --- kafka-python's names -------------------------------------------------------------------------
 
-# Aliases for kafka-python's other names of errors, so that programs that catch them change only an import.
+# These are kafka-python's names of errors if they differ from Kafka's. A program that catches them has to
+# change only its import.
 DuplicateSequenceNumberError = DuplicateSequenceError
 GroupIdNotFoundError = GroupNotFoundError
 IllegalArgumentError = InvalidArgumentError
@@ -1003,15 +1007,15 @@ UnsupportedCodecError = UnsupportedCompressionTypeError
 
 
 def copy_of(error: _Error, depth: int = 8) -> _Error:
-    """Return a copy of an error without its traceback, and with such copies of up to `depth` causes. The copy
-    can be stored in an object, and raised more than once. An error that can't be copied is returned itself.
+    """Return a copy of an error and of up to `depth` of its causes, all without tracebacks. The copy can be
+    stored in an object, and raised more than once. If `error` can't be copied, return `error` itself.
     """
-    # A traceback refers to frames, a frame to its variables and callers, and thus mostly to the object that
-    # stores the error, so that only the garbage collector would free them. And each raise makes a traceback
-    # longer.
+    # A traceback refers to frames, and a frame refers to its variables and its caller. One of these variables
+    # is usually the object that stores the error: this would be a reference cycle, which only the garbage
+    # collector frees. Also, each raise makes a traceback longer.
     try:
         made = copy.copy(error)
-    except Exception:  # its class has a constructor that does not accept `args`
+    except Exception:  # The constructor of the error's class does not accept `args`.
         return error
     if type(made) is not type(error) or made is error:
         return error
@@ -1022,8 +1026,8 @@ def copy_of(error: _Error, depth: int = 8) -> _Error:
 
 
 def first_of(errors: list[_Error]) -> _Error:
-    """Empty the list, and return its first error, to be raised. A frame with the list gets into the error's
-    traceback, so the list must not refer to the error.
+    """Empty the list, and return its first error, which the caller raises. If the list still had the error,
+    there would be a reference cycle: the error's traceback refers to the frame that has the list.
     """
     first = errors[0]
     errors.clear()

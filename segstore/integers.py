@@ -1,4 +1,4 @@
-"""The bounds of Kafka's integer fields. Nothing is on disk."""
+"""The smallest and largest values of Kafka's integer fields. Nothing is on disk."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The leader epochs of a log, in memory (Kafka: LeaderEpochFileCache). Nothing is on disk:
-`storage/meta/offset_checkpoints.py` has the file.
+"""`LeaderEpochCache`: the leader epochs of a log, in memory (Kafka: LeaderEpochFileCache). Nothing is on
+disk: `storage/meta/offset_checkpoints.py` reads and writes the file.
 
-The storage keeps one cache per partition, and replication uses the same object; so this module lies below
-both. Threads: the holder of the partition's lock.
+The storage has one cache for each partition, and replication uses the same object. Both packages import this
+module, so it belongs to neither of them. Threads: one at a time, with the partition's lock.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import NamedTuple
 from segstore.errors import InvalidArgumentError
 
 DISTANCE = 1 << 16
-"""The number of leader epochs that a promoted store skips above the largest known epoch if it can't ask the
-old leader, which may have begun more epochs, one at each open after a crash.
+"""If a promoted store can't ask the old leader for its leader epoch, it leads with an epoch that is this much
+above the largest epoch that it knows: the old leader may have begun a new epoch at each open after a crash.
 """
 
 
 class EpochEnd(NamedTuple):
-    """A leader epoch and its end offset, the offset after its last record (Kafka: EpochEndOffset)."""
+    """A leader epoch, and the offset after the last record of this epoch (Kafka: EpochEndOffset)."""
 
     epoch: int
     end_offset: int
 
 
 UNDEFINED = EpochEnd(-1, -1)
-"""The answer for an unknown epoch (Kafka: UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET)."""
+"""The result for an unknown epoch (Kafka: UNDEFINED_EPOCH, UNDEFINED_EPOCH_OFFSET)."""
 
 
 class LeaderEpochCache:
-    """The leader epochs of a log with their start offsets (Kafka: LeaderEpochFileCache; rules R3, R4 of
-    docs/replication.md). Epochs and start offsets both rise.
+    """The leader epochs of a log, each with its start offset (Kafka: LeaderEpochFileCache; rules R3, R4 of
+    docs/replication.md). Each entry has a larger epoch and a larger start offset than the entry before it.
     """
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
@@ -48,24 +48,24 @@ class LeaderEpochCache:
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
-        """Return the pairs of epoch and start offset, rising."""
+        """Return the entries, as pairs (epoch, start offset) in ascending order."""
         return tuple(self._entries)
 
     @property
     def latest(self) -> int | None:
-        """Return the newest epoch, None without one."""
+        """Return the newest epoch; None if there is none."""
         return self._entries[-1][0] if self._entries else None
 
     @property
     def current(self) -> int:
-        """Return the epoch of new appends, which is the newest epoch, -1 if there is none."""
+        """Return the newest epoch, which new appends get; -1 if there is none."""
         return self._entries[-1][0] if self._entries else -1
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Set the epoch of the offsets from `start_offset` on. The newest entries are dropped while their
-        epoch is at least `epoch`, or their start offset at least `start_offset` (R3). Nothing changes if
-        `epoch` is the newest epoch already, and began at `start_offset` or before. Raises
-        InvalidArgumentError for numbers below 0.
+        """Set the epoch of the offsets from `start_offset` on. Entries whose epoch is at least `epoch`, or
+        whose start offset is at least `start_offset`, are removed (R3). If `epoch` is the newest epoch, and
+        began at or before `start_offset`, nothing changes. Raises InvalidArgumentError if a number is below
+        0.
         """
         if epoch < 0 or start_offset < 0:
             raise InvalidArgumentError(f"epoch {epoch} from offset {start_offset}: both must be at least 0")
@@ -76,18 +76,18 @@ class LeaderEpochCache:
         self._entries.append((epoch, start_offset))
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """Return the epoch of an offset; None below the first start offset."""
+        """Return the epoch of an offset; None if the offset is below all start offsets."""
         for epoch, start in reversed(self._entries):
             if start <= offset:
                 return epoch
         return None
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
-        """Return the largest known epoch that is not above `epoch`, with its end offset in a log that ends at
-        `log_end_offset` (R4; Kafka: LeaderEpochFileCache.endOffsetFor).
+        """Return the largest epoch of the cache that is not above `epoch`, with its end offset (R4; Kafka:
+        LeaderEpochFileCache.endOffsetFor). The end offset of the newest epoch is `log_end_offset`.
 
-        If `epoch` is below the first known epoch, return `epoch` itself, with the start offset of the first
-        known epoch as its end offset. Return UNDEFINED if `epoch` is above all known epochs, or -1.
+        If `epoch` is below all epochs of the cache, return `epoch` itself; its end offset is then the start
+        offset of the first epoch. If `epoch` is above all epochs of the cache, or is -1, return UNDEFINED.
         """
         if epoch < 0 or not self._entries or epoch > self._entries[-1][0]:
             return UNDEFINED
@@ -98,13 +98,14 @@ class LeaderEpochCache:
         return EpochEnd(known, self._entries[higher][1])
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Remove epochs that began at `end_offset` or later, after a truncation of the log."""
+        """Remove the epochs that began at or after `end_offset`, because the log was truncated there."""
         while self._entries and self._entries[-1][1] >= end_offset:
             self._entries.pop()
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Remove epochs that ended at `start_offset` or before, after a deletion at the log's beginning; the
-        epoch of `start_offset` then begins there. Return whether this changed the cache.
+        """Remove the epochs that ended at or before `start_offset`, because the records below that offset
+        were deleted. If the epoch of `start_offset` began before that offset, it now begins there. Return
+        whether the cache changed.
         """
         before = self._entries
         later = [entry for entry in before if entry[1] > start_offset]

@@ -1,4 +1,4 @@
-"""Listening sockets on the addresses of a host. Nothing is on disk. Threads: any."""
+"""Creates sockets that listen on the addresses of a host. Nothing is on disk. Threads: any."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _TRIES = 20
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen on all addresses of a host, on one port; with `port` 0 the system chooses
-    the port. Addresses that this machine lacks, such as ::1 of "localhost", are skipped if there is another
-    address. Raises ListenError.
+    """Return sockets that listen on all addresses of a host, on the same port. If `port` is 0, the system
+    chooses the port. An address that this machine does not have, such as ::1 of "localhost", is skipped, if
+    the host has another address. Raises ListenError.
     """
     try:
         # An ASCII name is passed as bytes, so that idna, the codec of other names, is not imported.
@@ -35,8 +35,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def _on_one_port(host: str, places: list[tuple[int, str]], port: int) -> list[socket.socket]:
-    """Listen on all addresses in `places`, and return the sockets. Return an empty list if the system chose
-    the port, and the port is not free on all addresses.
+    """Listen on all addresses in `places`, and return the sockets. If the system has chosen the port, and the
+    port is in use on one of the addresses, return an empty list.
     """
     sockets: list[socket.socket] = []
     missing: OSError | None = None

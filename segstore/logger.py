@@ -1,13 +1,13 @@
-"""`Logger`: the engine's messages to the application, by Python's `logging`. It touches no files itself.
+"""`Logger`: logs the engine's messages by Python's `logging`. This module touches no files.
 
-A handler of `logging` is the application's code. `logging` calls the handler with the handler's lock held,
-and the handler may wait, call segstore, or raise. Other threads may wait for a thread of this package, and
-for a thread that holds a lock of this package. So these threads never call a handler: a separate thread
-(`_Carrier`) does it for them. A handler's exceptions are reported like those of any failing handler
-(`Handler.handleError`), and have no effect on the engine.
+A handler of `logging` is the application's code: it may wait, call segstore, or raise. `logging` calls it
+under the handler's lock. Other threads may be waiting for a thread of this package, or for a thread that has
+a lock of this package. So threads of these two kinds never call a handler: a separate thread (`_Carrier`)
+does it for them. A handler's exception is reported by `Handler.handleError`, as always, and has no effect on
+the engine.
 
-Threads: any. No lock is taken here, because a message may come from a finalizer that interrupts another
-message.
+Threads: any. This module takes no lock, because a finalizer that logs a message may interrupt the logging of
+another message.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from segstore.mutex import holds_any
 from segstore.threads import Background, Latch
 
 PATIENCE = 1.0
-"""The longest time in seconds that a thread of this package waits for the handlers of a message. The wait
-puts the message before its consequences; the wait is limited because a handler may wait for the waiting
-thread.
+"""The longest time, in seconds, that a thread of this package waits until the handlers have got its message.
+It waits so that the message appears before messages about the consequences. The wait is limited, because a
+handler may itself wait for this thread.
 """
 
 
@@ -38,8 +38,8 @@ class Logger:
         self._logger = logging.getLogger(name)
 
     def debug(self, message: str, *args: object) -> None:
-        """Log a message, like logging.Logger.debug. The other methods likewise do what logging.Logger's
-        methods of the same names do.
+        """Log a message, like logging.Logger.debug. Each other public method also corresponds to the method
+        of logging.Logger with its name.
         """
         self._log(logging.DEBUG, message, args)
 
@@ -60,8 +60,8 @@ class Logger:
 
     def _is_enabled(self, level: int) -> bool:
         """Return whether messages of this level are logged."""
-        # `logging.Logger.isEnabledFor` would wait for the lock of `logging`. An interrupt of the
-        # application's own call, for example by asyncio, may have left that lock taken.
+        # `logging.Logger.isEnabledFor` is not called, because it would wait for the lock of `logging`. An
+        # interrupt of a call that the application or asyncio made may have left that lock taken.
         logger = self._logger
         return not logger.disabled and logger.manager.disable < level and level >= logger.getEffectiveLevel()
 
@@ -80,7 +80,8 @@ class Logger:
         if not holding and not ours:
             _handle(self._logger, record)
             return
-        record.msg, record.args = record.getMessage(), None  # formatted now: the arguments may change later
+        # The message is formatted now, because its arguments may change before a handler gets it.
+        record.msg, record.args = record.getMessage(), None
         handled = _carrier.take(self._logger, record)
         if not holding and not _carrier.is_this():
             handled.wait(PATIENCE)
@@ -94,20 +95,22 @@ def _handle(logger: logging.Logger, record: logging.LogRecord) -> None:
 
 
 _failed = logging.NullHandler()
-"""The handler for exceptions of handlers: `logging` prints them to stderr if `logging.raiseExceptions` is
-set.
+"""Reports the exceptions of the application's handlers: its `handleError` prints them to stderr if
+`logging.raiseExceptions` is set.
 """
 
 
 class _Carrier:
-    """A thread that calls the handlers, message by message; it stops when there are no more messages."""
+    """Calls the handlers in a thread of its own, one message after another. The thread stops when there are
+    no more messages; the next message starts another thread.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[logging.Logger, logging.LogRecord, Latch]] = deque()
         self._thread: Background | None = None
 
     def take(self, logger: logging.Logger, record: logging.LogRecord) -> Latch:
-        """Queue a record, and return a latch that opens when the record was handled."""
+        """Queue a log record, and return a latch that opens after the handlers have got the record."""
         handled = Latch()
         self._waiting.append((logger, record, handled))
         if self._thread is None or not self._thread.is_alive():
@@ -125,13 +128,13 @@ class _Carrier:
     def _run(self) -> None:
         while self._waiting:
             self._handle_all()
-            self._thread = None  # a message that comes now starts another thread
+            self._thread = None  # From here on, a new message starts another thread.
 
     def _handle_all(self) -> None:
         while self._waiting:
             try:
                 logger, record, handled = self._waiting.popleft()
-            except IndexError:  # another thread took the message first
+            except IndexError:  # Another thread has taken the last message.
                 return
             try:
                 _handle(logger, record)
@@ -139,24 +142,26 @@ class _Carrier:
                 handled.open()
 
     def end(self) -> None:
-        """Handle all messages at the interpreter's end, before threads are stopped."""
+        """Pass all queued messages to the handlers. Called at the interpreter's end, before threads stop."""
         thread = self._thread
         if thread is not None:
             thread.join(PATIENCE)
         self._handle_all()
 
     def forget(self) -> None:
-        """Drop the messages in the child of a fork, because they belong to the parent."""
+        """Drop the queued messages in the child of a fork, because the parent logs them."""
         self._waiting.clear()
         self._thread = None
 
 
 def deliver() -> None:
-    """Call the handlers with all messages so far, before one of the handlers is removed."""
+    """Pass all queued messages to the handlers. Call this before a handler is removed."""
     _carrier.end()
 
 
 _carrier = _Carrier()
 atexit.register(_carrier.end)
 os.register_at_fork(after_in_child=_carrier.forget)
-have_forks_wait()  # after `logging`'s fork hook, so that this hook runs first
+# This is called after `logging` has registered its fork hook, so that a fork waits for the end of an import
+# before `logging` takes its locks: hooks that are registered later run earlier.
+have_forks_wait()

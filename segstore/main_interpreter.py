@@ -1,8 +1,8 @@
-"""Refuses an import of this package in a subinterpreter.
+"""Makes `import segstore` fail in a subinterpreter.
 
-NumPy does not support subinterpreters, and cramjam's module (PyO3) can be imported in only one interpreter of
-a process, the first one that imports it. So in a subinterpreter `import segstore` fails before it imports
-NumPy or cramjam, and the main interpreter can still import both.
+NumPy does not support subinterpreters. The extension module of cramjam (PyO3) can be imported by only one
+interpreter of a process, the first one that imports it. So `import segstore` fails in a subinterpreter before
+it imports NumPy or cramjam, and the main interpreter can still import both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# The name of CPython's private module of interpreters since 3.13, and its name before.
+# The first is the name of CPython's private module for interpreters since 3.13, the second is its older name.
 _MODULES = ("_interpreters", "_xxsubinterpreters")
 
 
@@ -24,15 +24,15 @@ def _module() -> Any:
 
 
 def _number(interpreter: Any) -> int:
-    """Return the number of an interpreter from a result of `get_current` or `get_main`, which since 3.13 is
-    (number, whence).
+    """Return the number of an interpreter. `interpreter` is its id or, since CPython 3.13, a tuple that
+    begins with the number.
     """
     return int(interpreter[0] if isinstance(interpreter, tuple) else interpreter)
 
 
 def check_main_interpreter() -> None:
-    """Raise ImportError in a subinterpreter. A Python without the modules in `_MODULES` has no
-    subinterpreters.
+    """Raise ImportError if this is a subinterpreter. A Python that has neither of the two modules in
+    `_MODULES` has no subinterpreters.
     """
     module = _module()
     if module is None:

@@ -1,20 +1,20 @@
-"""Locks that know their owner, so that a call that has interrupted another call of the same thread is
-refused, with an error that names both calls.
+"""Locks that know their owner. If a call interrupts an earlier call of the same thread, and needs a lock that
+the earlier call has, the new call is refused with an error that names both calls.
 
-A signal handler, a finalizer, or the callback of a weak reference or of the garbage collector (all called
-handlers here) interrupts its thread at any point. If a handler interrupts a call of this package that holds a
-lock, and calls this package itself, with a plain lock it would wait for its own thread for ever. A `Mutex`
-raises ReentrantCallError instead, before anything is changed.
+"Handler" here means a signal handler, a finalizer, or a callback of a weak reference or of the garbage
+collector. A handler interrupts its thread at any point. Suppose that it interrupts a call of this package
+that has a lock, and itself calls this package. If the lock were a `threading.Lock`, the thread would wait for
+itself for ever. A `Mutex` raises ReentrantCallError instead, before anything is changed.
 
-A call from a handler could also wait for another thread, which waits for a lock that the interrupted call
-holds. So a call from a handler whose thread has a lock waits for a `Mutex` at most `PATIENCE` seconds, and
-does not wait for a thread of this package at all (`check_apart`).
+A handler's call could also wait for another thread that waits for a lock of the interrupted call. So if the
+interrupted call has a lock, the handler's call waits for a `Mutex` at most `PATIENCE` seconds, and never
+waits for a thread of this package (`check_apart`).
 
 If the interpreter's end stops a thread that has a lock, the lock stays taken, and the guarded state may be
-half changed. Calls that need the lock then raise IllegalStateError.
+half changed. Calls that need this lock then raise IllegalStateError.
 
-Threads: any. Interrupts: `with` is the only way to take a lock, and no interrupt leaves the lock taken. No
-files are touched.
+Threads: any. Locks are only taken by `with`: then no interrupt leaves a lock taken, except in CPython 3.10,
+where such locks are released later (`LEAVES_OPEN`). No files are touched.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from segstore.threads import LiveSet, others_are_gone
 if TYPE_CHECKING:
     OwnedLock: Any = object
 else:
-    # An RLock knows its owner. One call in C takes the lock, and another, at the end of `with`, releases it.
+    # An RLock knows its owner. It is taken by a single call in C, and released by another single call in C.
     OwnedLock = type(threading.RLock())
 
 PATIENCE = 2.0
-"""The longest wait for a lock, in seconds, of a call from a handler or for a `BoundedLock`. No lock is held
-that long, unless its owner waits for a disk that does not answer.
+"""The longest wait, in seconds, of a handler's call for a `Mutex`, and of any call for a `BoundedLock`. The
+owner of a lock has it for a shorter time, unless it waits for a disk that does not answer.
 """
 
 LEAVES_OPEN = sys.version_info < (3, 11)
-"""True if interrupts may leave a lock taken at the end of a `with` block. CPython 3.10 checks for signals at
-the beginning of the code that leaves the block. If one interrupt breaks off the block, and a second interrupt
-comes there, the lock stays taken.
+"""True if interrupts may leave a lock taken at the end of a `with` block. CPython 3.10 checks for signals
+before the code that releases the lock. If one interrupt ends the block by an exception, and a second
+interrupt raises an exception at that check, the lock stays taken.
 """
 
 _all: LiveSet[Any] = LiveSet()
@@ -54,17 +54,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Mutex(OwnedLock):  # type: ignore[misc]
-    """A lock that its owner can't take again; the attempt raises ReentrantCallError."""
+    """A lock for `with`. An owner that tries to take it again gets ReentrantCallError."""
 
     on_taken: Callable[[], None] | None = None
-    """Called after each acquisition; if it raises, the lock is released."""
+    """A function that is called after each acquisition. If it raises an exception, the lock is released."""
     entered = 0
-    """The id of the frame that took the lock last if LEAVES_OPEN, else 0. For the frame of a generator, which
-    is not on the stack while the generator is suspended with the lock, `entered` is 0 too.
+    """If LEAVES_OPEN, the `id` of the frame that has taken the lock last, else 0. It is 0 also if that frame
+    belongs to a generator, because a suspended generator that has the lock is not on the stack.
     """
 
     def __init__(self) -> None:
-        _all.refs.add(weakref.ref(self, _all.refs.discard))  # `LiveSet.add`, inlined for speed
+        # This line is the body of `LiveSet.add`, without a call of it, for speed.
+        _all.refs.add(weakref.ref(self, _all.refs.discard))
 
     def __enter__(self) -> bool:
         if self._is_owned():
@@ -72,10 +73,11 @@ class Mutex(OwnedLock):  # type: ignore[misc]
                 raise refused(outer)
             if self.on_taken is not None:
                 self.on_taken()
-            return True  # an interrupt left the lock with this thread (LEAVES_OPEN)
+            return True  # An interrupt has prevented an earlier release of the lock (LEAVES_OPEN).
         try:
-            # Between the return of a call and the next instruction that calls or jumps back, CPython runs no
-            # signal handler. So after the last call of this block, the caller's `with` releases the lock.
+            # After a call has returned, CPython runs no signal handler before the next call or backward jump.
+            # So if the last call of this block succeeds, the caller's `with` block begins, and releases the
+            # lock at its end.
             if not self.acquire(False):
                 self._wait()
             if LEAVES_OPEN:
@@ -84,7 +86,7 @@ class Mutex(OwnedLock):  # type: ignore[misc]
                 self.on_taken()
         except BaseException:
             try:
-                # the first call of this block, so that a second interrupt can only come after it
+                # This is the first call of the block, so no second interrupt can come before it.
                 self.release()
             except RuntimeError:
                 """The lock was not taken."""
@@ -109,8 +111,8 @@ class Mutex(OwnedLock):  # type: ignore[misc]
 
 
 def nesting() -> threading.RLock:
-    """Return a lock that its owner may take again, for state that is consistent at each call made while the
-    lock is held.
+    """Return a lock that its owner may take again. Its owner must call other functions only while the guarded
+    state is consistent.
     """
     lock = threading.RLock()
     _all.add(lock)
@@ -118,8 +120,8 @@ def nesting() -> threading.RLock:
 
 
 class BoundedLock(OwnedLock):  # type: ignore[misc]
-    """A lock that its owner may take again; other threads wait for it at most `PATIENCE` seconds, then get
-    the error that `late` makes.
+    """A lock that its owner may take again. Another thread waits for it at most `PATIENCE` seconds, and then
+    raises the error that the function `late` returns.
     """
 
     def __init__(self, late: Callable[[], Exception]) -> None:
@@ -131,7 +133,7 @@ class BoundedLock(OwnedLock):  # type: ignore[misc]
             taken = self.acquire(timeout=PATIENCE)
         except BaseException:
             try:
-                self.release()  # the first call, as in `Mutex`
+                self.release()  # No interrupt can come before this first call of the block.
             except RuntimeError:
                 """The lock was not taken."""
             raise
@@ -152,7 +154,7 @@ class Outer(NamedTuple):
     """The name of the call that the handler made."""
 
     def frames(self) -> Iterator[FrameType]:
-        """Yield the frames of the call, and of all its callers."""
+        """Yield the frames of the call, the innermost first, and then those of its callers."""
         frame: FrameType | None = self.innermost
         while frame is not None:
             yield frame
@@ -160,17 +162,17 @@ class Outer(NamedTuple):
 
 
 def calls_out(function: F) -> F:
-    """Mark a function that intentionally calls the application's code, with no lock held, so that this code
-    may call the package again.
+    """Mark a function of this package that calls the application's code on purpose, without a lock. Calls of
+    this package by that code are then not refused.
     """
     _on_purpose.add(function.__code__)
     return function
 
 
 _FRONTS = {"cli", "demo", "spark", "bench"}
-"""Applications of this package."""
+"""The subpackages that use this package as an application would; their calls don't count as calls of it."""
 _BETWEEN = {"contextlib", "functools", "threading"}
-"""Modules whose frames may lie on the stack between two functions of this package."""
+"""The modules whose frames may be on the stack between two functions of the same call of this package."""
 
 
 def _is_ours(frame: FrameType) -> bool:
@@ -187,8 +189,9 @@ def _is_between(frame: FrameType) -> bool:
 
 
 def under_way() -> Outer | None:
-    """Return the call of this package that a handler has interrupted, if the caller runs in a handler;
-    otherwise None. Calls marked with `calls_out` don't count.
+    """If the present call of this package comes from a handler that has interrupted another call of this
+    package, return that interrupted call; else return None. Functions marked by `calls_out` don't count as
+    interrupted.
     """
     frame, last = _past_ours(sys._getframe(1))
     handler_call = last
@@ -205,8 +208,8 @@ def under_way() -> Outer | None:
 
 
 def _past_ours(frame: FrameType) -> tuple[FrameType | None, FrameType]:
-    """Return (first frame outside of the call, outermost frame of the call), for the call of this package
-    that has `frame`. The first is None if all outer frames belong to the call.
+    """Return (caller, outermost) of the call of this package to which `frame` belongs: the frame that has
+    made the call, None if there is none, and the outermost frame of the call itself.
     """
     last, at = frame, frame.f_back
     while at is not None and last.f_code.co_name != "__del__":
@@ -223,19 +226,19 @@ def _name(frame: FrameType) -> str:
 
 
 def holds_any(but: Mutex | None = None, of: Iterable[Any] | None = None) -> bool:
-    """Return whether this thread holds one of the locks `of`, by default any lock of this package; the lock
-    `but` does not count.
+    """Return whether this thread has one of the locks in `of`, other than `but`. If `of` is None, all locks
+    of this package are checked.
     """
     return any(m is not but and m._is_owned() for m in _locks(of))
 
 
 def _locks(of: Iterable[Any] | None = None) -> list[Any]:
-    """Return the locks in `of`, or all locks of this package."""
+    """Return the locks in `of`; if `of` is None, all locks of this package."""
     return _all.all() if of is None else list(of)
 
 
 def _is_free(lock: Any) -> bool:
-    """Return whether this thread has the lock, or no thread has it."""
+    """Return whether no other thread has the lock."""
     if not lock.acquire(False):
         return False
     lock.release()
@@ -243,12 +246,13 @@ def _is_free(lock: Any) -> bool:
 
 
 def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = None) -> None:
-    """Raise ReentrantCallError if `call` came from a handler that interrupted a call which holds a lock.
+    """Raise ReentrantCallError if the present call, whose name is `call`, comes from a handler that has
+    interrupted a call with a lock in `of`. If `of` is None, all locks of this package count. The lock `but`
+    does not count.
 
-    Without this check a call that takes several locks could be refused midway, and a call that waits for
-    another thread could wait for its own thread. Only the locks `of` count, by default all locks of this
-    package; the lock `but` does not count. Raises IllegalStateError if the interpreter's end stopped a thread
-    that has one of the locks `of`.
+    Without this check a call that takes several locks could be refused after it has changed something, and a
+    call that waits for another thread could wait for its own thread. Raises IllegalStateError if the
+    interpreter's end has stopped a thread that has a lock in `of`.
     """
     if others_are_gone() and not all(map(_is_free, _locks(of))):
         raise _ended(call)
@@ -258,20 +262,20 @@ def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = 
 
 
 def let_go_of_left() -> None:
-    """Release the locks that interrupts of this thread's calls left taken (LEAVES_OPEN), unless a call of
-    this package is under way. A caller that is going to wait for another thread must call this first, because
-    that thread may need the locks.
+    """Release the locks that this thread still has only because of interrupts (LEAVES_OPEN), unless this call
+    comes from a handler that has interrupted a call of this package. A caller that is going to wait for
+    another thread must first call this, because that thread may need the locks.
     """
     if under_way() is None:
         _let_go(_locks())
 
 
 def _let_go_of_dead() -> None:
-    """Release the locks that interrupts left taken, also during a call: the locks that this thread owns, but
-    that no running `with` block has taken.
+    """Release the locks that this thread owns, but that no running `with` block has taken: an interrupt has
+    prevented their release. This can be called during a call of this package.
     """
-    # A finished frame and a running frame may have the same id: then the lock is not released. Nor is a lock
-    # that a call is just taking, because its `entered` is not set yet.
+    # If the frame that took a lock has ended, and a running frame has its id now, the lock is not released.
+    # A lock that a call is just taking is not released either, because its `entered` is not set yet.
     alive: set[int] = set()
     being_taken: set[int] = set()
     frame: FrameType | None = sys._getframe(1)
@@ -295,7 +299,9 @@ def _let_go(locks: list[Any]) -> None:
 
 
 def refused(outer: Outer | None, call: str = "") -> ReentrantCallError:
-    """Return the error that refuses `call`, made by a handler that has interrupted the call `outer`."""
+    """Return the error by which `call`, a handler's call, is refused. `outer` is the interrupted call; None
+    if it is not known.
+    """
     call = call or (f"{outer.asked}()" if outer is not None else "the call")
     within = "a call of this thread" if outer is None else f"{outer.call}()"
     return ReentrantCallError(

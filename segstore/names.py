@@ -1,10 +1,11 @@
-"""Formats and parses every name of a file or directory of a store; no other module does this. The module
-touches no files.
+"""Formats and parses the names of all files and directories of a store; no other module does this. This
+module touches no files.
 
-Segment files are "<base offset, 20 digits><suffix>", partition directories "<topic>-<partition>", those of
-deleted partitions "<topic>-<partition>.<32 hex digits>-delete" (org.apache.kafka.storage.internals.log.
-LogFileUtils and UnifiedLog). Parsing accepts exactly the names that formatting makes, and returns None for
-any other name.
+A segment's file has the name "<base offset, 20 digits><suffix>". A partition's directory has the name
+"<topic>-<partition>"; after the deletion of the partition it has the name
+"<topic>-<partition>.<32 hex digits>-delete" (org.apache.kafka.storage.internals.log: LogFileUtils,
+UnifiedLog). A parsing function accepts exactly the names that the formatting function returns, and returns
+None for any other name.
 
 Threads: any; functions without state.
 """
@@ -29,7 +30,7 @@ SNAPSHOT = ".snapshot"
 METADATA_SNAPSHOT = ".checkpoint"
 PART = ".part"
 
-# A second suffix; `storage.segment.segment_files` describes the states of segment files.
+# These are second suffixes, after ".log" for example. `storage.segment.segment_files` explains them.
 DELETED = ".deleted"
 CLEANED = ".cleaned"
 SWAP = ".swap"
@@ -68,7 +69,7 @@ PRODUCER_IDS = "producer-ids"
 QUARANTINE = "quarantine"
 QUOTAS = "quotas.json"
 QUOTAS_COPY = "quotas.copy"
-RESERVE = "reserve"  # followed by a number
+RESERVE = "reserve"  # A number follows in the file's name.
 ROLE = "role"
 PROMOTION = "promotion"
 LET_GO = "let-go"
@@ -79,7 +80,7 @@ TOPICS = "topics"
 SWEEPS = "sweeps.json"
 STANDBY = "standby"
 
-# These are names within the inbox: see `storage.inbox` and `storage.staging`.
+# These are names, and suffixes of names, in the inbox. `storage.inbox` and `storage.staging` explain them.
 SEALED = "sealed"
 GATHERED = "gathered"
 OWNER = "owner"
@@ -90,7 +91,7 @@ RESULT = ".result"
 BATCHES = ".batches"
 
 MAX_NAME = 255
-"""The most bytes that Linux file systems allow in one name."""
+"""The length of the longest name, in bytes, that Linux file systems allow."""
 MAX_TOPIC = 249
 MAX_OFFSET = INT64_MAX
 MAX_PARTITION = INT32_MAX
@@ -108,14 +109,14 @@ _METADATA = re.compile(rb"version:\s+([0-9]{1,9})\ntopic_id:\s+([A-Za-z0-9_-]+)\
 _STAGER = re.compile(r"[0-9a-f]{32}")
 _STAGED = re.compile(r"[0-9]{8}\.batches")
 _OF_MANIFEST = re.compile(r"(([0-9]{20})-[0-9a-f]{16}-[0-9a-f]{16})(\.(?:manifest|intent|joined|result))")
-# 16 bytes are 21 characters of 6 bits, and a 22nd character whose last four bits are 0.
+# The base64 text of 16 bytes has 21 characters with 6 bits each, and one whose last four bits are 0.
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]")
 _ZERO_ID = "A" * 22
 _RESERVED_IDS = frozenset({uuid.UUID(int=0), uuid.UUID(int=1)})
 
 
 def below(directory: str, name: str) -> str:
-    """Return the path of a plain name in a directory, like os.path.join."""
+    """Return the path of the file `name` in a directory, as os.path.join does for a name without slashes."""
     return f"{directory}{name}" if directory.endswith("/") else f"{directory}/{name}"
 
 
@@ -123,12 +124,16 @@ def below(directory: str, name: str) -> str:
 
 
 def segment_file(base_offset: int, suffix: str) -> str:
-    """Return the name of a file of the segment with this base offset, or of the snapshot at this offset."""
+    """Return the name of a file of the segment with this base offset, or of the producer snapshot at this
+    offset.
+    """
     return f"{base_offset:020d}{suffix}"
 
 
 def parse_segment_file(name: str) -> tuple[int, str] | None:
-    """Return (base offset, suffix) of a segment's file, such as (0, ".log.swap"); None for any other name."""
+    """Return (base offset, suffix) from the name of a segment's file, such as (0, ".log.swap"); None for any
+    other name.
+    """
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None or int(match[1]) > MAX_OFFSET:
         return None
@@ -136,7 +141,7 @@ def parse_segment_file(name: str) -> tuple[int, str] | None:
 
 
 def segment_files(listed: Iterable[str]) -> list[tuple[int, str]]:
-    """Return (base offset, suffix) of each segment file among the names in a directory."""
+    """Return (base offset, suffix) for each name in `listed` that is the name of a segment's file."""
     parsed = []
     for name in listed:
         match = _SEGMENT_FILE.fullmatch(name)
@@ -146,7 +151,7 @@ def segment_files(listed: Iterable[str]) -> list[tuple[int, str]]:
 
 
 def has_log(listed: Iterable[str]) -> bool:
-    """Return whether a log file of a segment is among the names in a directory."""
+    """Return whether one of the names in `listed` is that of a segment's log file."""
     return any(suffix == LOG for _, suffix in segment_files(listed))
 
 
@@ -154,15 +159,16 @@ def has_log(listed: Iterable[str]) -> bool:
 
 
 def metadata_snapshot(end_offset: int, epoch: int) -> str:
-    """Return the name of a metadata snapshot: the state of the log below `end_offset`, whose last record has
-    the leader epoch `epoch` (org.apache.kafka.snapshot.Snapshots).
+    """Return the name of a snapshot of the metadata log. The snapshot has the state after all records below
+    `end_offset`; the last of them has the leader epoch `epoch` (org.apache.kafka.snapshot.Snapshots).
     """
     return f"{end_offset:020d}-{epoch:010d}{METADATA_SNAPSHOT}"
 
 
 def parse_metadata_snapshot(name: str) -> tuple[int, int, str] | None:
-    """Return (end offset, epoch, suffix) of a metadata snapshot; None for any other name. The suffix is
-    ".checkpoint", which ".part" or ".deleted" may follow. A broker inserts a number into names of parts.
+    """Return (end offset, epoch, suffix) from the name of a metadata snapshot; None for any other name. The
+    suffix is ".checkpoint", ".checkpoint.part" or ".checkpoint.deleted". In names that end with ".part" a
+    number may precede the suffix, as a broker writes them.
     """
     match = _METADATA_SNAPSHOT.fullmatch(name)
     if match is None or int(match[1]) > MAX_OFFSET or int(match[2]) > INT32_MAX:
@@ -174,9 +180,10 @@ def parse_metadata_snapshot(name: str) -> tuple[int, int, str] | None:
 
 
 def check_topic(name: str) -> str:
-    """Return the name if it follows Kafka's rules (org.apache.kafka.common.internals.Topic).
+    """Return `name` if it follows Kafka's rules for topics (org.apache.kafka.common.internals.Topic).
 
-    Raises InvalidTopicError, which names the rules; InvalidTypeError if it is not a str.
+    If it does not, raises InvalidTopicError, which names the rules. Raises InvalidTypeError if `name` is not
+    a str.
     """
     if not isinstance(name, str):
         raise InvalidTypeError(f"a topic's name must be a str, not {type(name).__name__}")
@@ -193,12 +200,14 @@ def _is_topic(name: str) -> bool:
 
 
 def partition_dir(topic: str, partition: int) -> str:
-    """Return the name of a partition's directory within the root."""
+    """Return the name of a partition's directory in the directory of the store."""
     return f"{topic}-{partition}"
 
 
 def parse_partition_dir(name: str) -> tuple[str, int] | None:
-    """Return (topic, partition) for the directory of a live partition; None for any other name."""
+    """Return (topic, partition) from the name of a partition's directory; None for any other name, including
+    that of a deleted partition's directory.
+    """
     match = _PARTITION_DIR.fullmatch(name)
     if match is None or not _is_topic(match[1]) or int(match[2]) > MAX_PARTITION:
         return None
@@ -206,15 +215,15 @@ def parse_partition_dir(name: str) -> tuple[str, int] | None:
 
 
 def deleted_dir(topic: str, partition: int, uuid_hex: str) -> str:
-    """Return the name that the directory of a deleted partition has until its files are removed. The topic is
-    shortened if the name would be too long.
+    """Return the name for the directory of a deleted partition. The directory has this name until its files
+    are removed. If the name would be too long, the topic is shortened in it.
     """
     ending = f"-{partition}.{uuid_hex}-delete"
     return topic[: MAX_NAME - len(ending)] + ending
 
 
 def is_deleted_dir(name: str) -> bool:
-    """Return whether `deleted_dir` made the name; the files of such a directory may be removed."""
+    """Return whether a name is one that `deleted_dir` returns: such a directory may be removed."""
     return len(name) <= MAX_NAME and _DELETED_DIR.fullmatch(name) is not None
 
 
@@ -222,11 +231,11 @@ def is_deleted_dir(name: str) -> bool:
 
 
 def new_topic_id(make_uuid: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
-    """Return a new topic id in Kafka's form (org.apache.kafka.common.Uuid): 16 bytes as 22 characters of
-    base64url.
+    """Return a new topic id as text, as Kafka writes it (org.apache.kafka.common.Uuid): 16 bytes as 22
+    characters of base64url.
 
-    As in Kafka, the id is none of the reserved ids, and does not begin with "-", because a command line would
-    take it for an option.
+    As in Kafka, the id is not a reserved id. It does not begin with "-" either: on a command line it would
+    look like an option.
     """
     while True:
         made = make_uuid()
@@ -236,7 +245,7 @@ def new_topic_id(make_uuid: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
 
 
 def is_topic_id(text: str) -> bool:
-    """Return whether a text has the form of `new_topic_id`, and is not the zero id."""
+    """Return whether a text is a topic id in base64url, other than the zero id."""
     return text != _ZERO_ID and _TOPIC_ID.fullmatch(text) is not None
 
 
@@ -246,18 +255,18 @@ def topic_id_bytes(topic_id: str) -> bytes:
 
 
 def topic_id_of(data: bytes) -> str:
-    """Return the topic id of 16 bytes; "" for the zero id, and for any other number of bytes."""
+    """Return the topic id as text. Return "" if `data` does not have 16 bytes, or is the zero id."""
     return base64.urlsafe_b64encode(data).decode().rstrip("=") if len(data) == 16 and any(data) else ""
 
 
 def partition_metadata(topic_id: str) -> bytes:
-    """Return the content of partition.metadata; like Kafka's it ends without a newline."""
+    """Return the content of the file partition.metadata. As in Kafka, no newline ends the last line."""
     return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
 def parse_partition_metadata(data: bytes, where: str = PARTITION_METADATA) -> str:
-    """Return the topic id in the content of partition.metadata. Raises CorruptCheckpointError with the file
-    name `where`.
+    """Return the topic id in the content of a file partition.metadata. Raises CorruptCheckpointError, whose
+    `file` is `where`, if the content is invalid.
     """
     match = _METADATA.fullmatch(data)
     if match is None:
@@ -274,7 +283,7 @@ def parse_partition_metadata(data: bytes, where: str = PARTITION_METADATA) -> st
 
 
 def is_stager(name: str) -> bool:
-    """Return whether this is the name of a stager's directory within the inbox."""
+    """Return whether a name in the inbox is that of a stager's directory."""
     return _STAGER.fullmatch(name) is not None
 
 
@@ -284,20 +293,20 @@ def staged_file(number: int) -> str:
 
 
 def is_staged_file(name: str) -> bool:
-    """Return whether `staged_file` made the name."""
+    """Return whether a name is one that `staged_file` returns."""
     return _STAGED.fullmatch(name) is not None
 
 
 def manifest_stem(sequence: int, digest: str, nonce: str) -> str:
-    """Return the common stem of the names of a manifest, its intent and its result. Manifests are adopted in
-    the order of these names.
+    """Return the stem that the names of a manifest, its intent and its result have in common. The writer
+    appends the records of manifests in the order of the manifests' names.
     """
     return f"{sequence:020d}-{digest}-{nonce}"
 
 
 def parse_of_manifest(name: str) -> tuple[str, int, str] | None:
-    """Return (stem, sequence, suffix) of the name of a manifest, its intent, its note of joined segments or
-    its result; None for any other name.
+    """Return (stem, sequence, suffix) from the name of a manifest, of its intent, of its list of joined
+    segments, or of its result; None for any other name.
     """
     match = _OF_MANIFEST.fullmatch(name)
     return None if match is None else (match[1], int(match[2]), match[3])

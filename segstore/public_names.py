@@ -1,4 +1,4 @@
-"""`PublicNames`: limits `dir()`, and so tab completion, to the names of a class that applications use.
+"""`PublicNames`: limits `dir()` of a class or object, and so tab completion, to the names for applications.
 
 Nothing is on disk. Threads: any.
 """
@@ -14,15 +14,15 @@ def _public(cls: type, listed: Iterable[str]) -> list[str]:
 
 
 class _Listing(type):
-    """The metaclass of `PublicNames`: `dir()` of a class calls it."""
+    """The metaclass of `PublicNames`, whose `__dir__` is called by `dir()` of a class."""
 
     def __dir__(cls) -> list[str]:
         return _public(cls, super().__dir__())
 
 
 class PublicNames(metaclass=_Listing):
-    """Base of classes whose `dir()` lists public names only. `_inner` has the names without an underscore
-    that only this package uses.
+    """The base of classes whose `dir()` lists only the names for applications. `_inner` has the names that do
+    not begin with an underscore, but that only this package uses.
     """
 
     __slots__ = ()

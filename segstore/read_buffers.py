@@ -1,12 +1,12 @@
-"""Memory of large reads, which is reused once nothing refers to it. This module touches no files.
+"""Keeps the memory of the last few large reads, and reuses it for later reads. This module touches no files.
 
-The C library returns large pieces of memory to the system as soon as they are free. To get such a piece
-again, page by page, takes a third of the time of a read of 8 MiB. So the last few pieces are kept. A piece is
-reused for a read of a similar size, once no Records, column or view of a column refers to it: the list of
-kept pieces then has the only reference.
+The C library returns large pieces of memory to the system as soon as they are free. Getting such a piece
+again, page by page, takes a third of the time of a read of 8 MiB. So the last few pieces are kept in a list.
+A piece is reused for a read of a similar size if only the list refers to it: no Records object, no column and
+no view of a column does.
 
-Threads: any. A piece belongs to the call that took it, until that call puts it back with `keep`. An interrupt
-between the two frees the piece.
+Threads: any. A call that has taken a piece is its only user until it returns the piece by `keep`. If an
+interrupt ends the call before `keep`, the piece is freed.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LEAST, LARGE, MOST = 1 << 17, 2 << 20, 16 << 20
-"""Pieces of at least `LEAST` and at most `MOST` bytes are kept; pieces of at least `LARGE` bytes are the
-large ones. The C library reuses smaller pieces itself, and larger pieces are rare.
+"""Pieces with `LEAST` to `MOST` bytes are kept. A piece is large if it has at least `LARGE` bytes.
+The C library itself reuses pieces below `LEAST` bytes; pieces above `MOST` bytes are rare.
 """
 KEPT = 2
-"""The number of small pieces, and of large pieces, that a `Spare` keeps: two, because most readers still have
-one result while they read the next.
+"""A `Spare` keeps two small and two large pieces, because most readers still have one result while they read
+the next one.
 """
 _WASTE = 5
-"""A piece serves only reads of at least a fifth of its size, so that Records keep alive at most five times
-the memory that they need. A fifth lets a piece of 16 MiB, with an eighth more room, serve a read of 4 MiB.
+"""A piece is used only for reads of at least a fifth of its size. So a Records object has at most five times
+the memory that it needs, and a piece of 18 MiB, which `matrix` made for 16 MiB, can be used for 4 MiB.
 """
-_ALONE = 2  # references to a free piece: the variable of `take`, and the argument of `getrefcount`
+# There are two references to a free piece in `take`: the variable, and the argument of `getrefcount`.
+_ALONE = 2
 
 T = TypeVar("T")
 
 
 class Spare(Generic[T]):
-    """The kept pieces of one type, bytes or arrays, each with its room in bytes. There are at most `KEPT`
-    small and `KEPT` large pieces, the newest last.
+    """The kept pieces of one type (bytes or arrays), each with its room, which is its size in bytes. There
+    are at most `KEPT` small and `KEPT` large pieces, the newest last.
     """
 
     def __init__(self) -> None:
@@ -50,14 +51,14 @@ class Spare(Generic[T]):
         return sum(map(len, self._pieces))
 
     def take(self, size: int, usable: Callable[[T], bool] | None = None) -> tuple[int, T] | None:
-        """Remove and return (room, piece) for a read of `size` bytes; None if there is no free piece that
-        fits and is `usable`.
+        """Remove a piece for a read of `size` bytes, and return (room, piece). Return None if no piece has a
+        suitable size, is free, and is accepted by the function `usable`.
         """
         pieces = self._pieces[size >= LARGE]
         for _ in range(len(pieces)):
             try:
                 room, piece = pieces.pop(0)
-            except IndexError:  # another thread took the last piece
+            except IndexError:  # Another thread has taken the last piece.
                 return None
             alone = size <= room <= _WASTE * size and sys.getrefcount(piece) == _ALONE
             if alone and (usable is None or usable(piece)):
@@ -66,7 +67,9 @@ class Spare(Generic[T]):
         return None
 
     def keep(self, room: int, piece: T) -> None:
-        """Keep a piece for a later `take`; drop the oldest piece if there are more than `KEPT`."""
+        """Keep a piece for a later `take`. If there are more than `KEPT` pieces of its kind, small or large,
+        drop the oldest of them.
+        """
         pieces = self._pieces[room >= LARGE]
         pieces.append((room, piece))
         del pieces[:-KEPT]
@@ -78,8 +81,9 @@ _bytes: Spare[bytes] = Spare()
 
 
 def filled(size: int, make: Callable[[], bytes], fill: Callable[[Any], int]) -> bytes:
-    """Return the bytes that `fill` writes into reused memory of `size` bytes. `fill` returns the number of
-    bytes that it wrote. If no memory can be reused, return the bytes that `make` returns.
+    """Return the bytes of a read of up to `size` bytes. If memory can be reused, call `fill`, which must
+    write the bytes into this memory and return their number. If no memory can be reused, call `make`, which
+    must return the bytes.
     """
     if not LEAST <= size <= MOST:
         return make()
@@ -96,8 +100,8 @@ def filled(size: int, make: Callable[[], bytes], fill: Callable[[Any], int]) -> 
 
 
 def unset(size: int) -> tuple[int, bytes] | None:
-    """Return (room, bytes) of a reused piece, cut to `size` bytes that C may overwrite; None if no piece
-    fits. The caller must pass both to `keep` afterwards.
+    """Take a piece, and set its length to `size`. Return (room, bytes); None if no piece fits. The caller may
+    overwrite the bytes, and must then pass both members to `keep`.
     """
     reused = _bytes.take(size, _is_unused)
     if reused is not None:
@@ -106,12 +110,12 @@ def unset(size: int) -> tuple[int, bytes] | None:
 
 
 def keep(room: int, data: bytes) -> None:
-    """Keep the result of `unset`, or new bytes and their length, for a later read."""
+    """Keep `data` for a later read. `room` is what `unset` has returned; for new bytes it is their length."""
     _bytes.keep(room, data)
 
 
-# The memory of a CPython bytes object has its length, its hash (-1 until it is computed), its content and a
-# NUL, in this order. The memory is freed as a whole, also if `_resize` has changed the length.
+# A CPython bytes object has in its memory, in this order, its length, its hash (-1 until it is computed), its
+# content and a NUL. CPython frees this memory correctly even if `_resize` has changed the length.
 _LENGTH, _HASH = -2, -1
 _UNKNOWN = -1
 
@@ -121,13 +125,13 @@ def _fields(data: bytes) -> Any:
 
 
 def _is_unused(data: bytes) -> bool:
-    """Return whether the bytes may be overwritten, because their hash was never computed."""
+    """Return whether the hash of the bytes was never computed, so that they may be overwritten."""
     fields = _fields(data)
     return bool(fields[_HASH] == _UNKNOWN and fields[_LENGTH] == len(data))
 
 
 def _resize(data: bytes, size: int) -> None:
-    """Change the length of bytes without other references, within the room of their memory."""
+    """Change the length of bytes to which nothing else refers. Their memory must have room for `size`."""
     if len(data) != size:
         _fields(data)[_LENGTH] = size
         ffi.cast("char *", held("char[]", data))[size] = b"\0"
@@ -139,12 +143,12 @@ _arrays: Spare[NDArray[np.int64]] = Spare()
 
 
 def matrix(rows: int, columns: int) -> NDArray[np.int64]:
-    """Return an int64 array of this shape with undefined values."""
+    """Return an int64 array with this number of rows and columns; its values are undefined."""
     n = rows * columns
     if not LEAST <= 8 * n <= MOST:
         return np.empty((rows, columns), np.int64)
     reused = _arrays.take(8 * n)
-    # an eighth more room, because the next read may have a few more records
+    # A new array gets an eighth more room, because the next read may have a few more records.
     array = np.empty(n + n // 8, np.int64) if reused is None else reused[1]
     _arrays.keep(array.nbytes, array)
     return array[:n].reshape(rows, columns)

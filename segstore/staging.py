@@ -1,8 +1,8 @@
-"""Staged appends: any process writes batches into a store's inbox, and the store's writer adopts each batch
-once.
+"""Staged appends: any process writes batches into a store's inbox, and the store's writer appends each batch
+to the log once.
 
-A `Stager` writes batches; `seal` submits a set of batches for adoption, and `abort` removes batches that were
-not sealed. docs/staging.md has an example, the files and the order of steps.
+A `Stager` writes batches; `seal` submits a set of batches to be appended, and `abort` removes batches that
+were not sealed. docs/staging.md has an example, the files and the order of steps.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""Waits and threads that stay correct whenever Ctrl-C comes. It touches no files.
+"""Waits and threads that stay correct even if Ctrl-C comes at any moment. This module touches no files.
 
 Python runs signal handlers in the main thread, between bytecode instructions: after each call, at the
-beginning of a Python function and at the end of each loop iteration. `with lock`, on a lock written in C,
-runs no handler between the acquisition of the lock and the block that releases it (CPython 3.10 to 3.13).
-`Event`, `Condition`, `Semaphore`, `Queue`, `Future`, executors, and `start` and `join` of `Thread` are
-written in Python, so an exception that a handler raises within them may leave their lock taken for ever. The
-waits of this module are single calls of a lock or of a `SimpleQueue`, which are written in C.
+beginning of a Python function and at the end of each loop iteration. In `with lock`, if the lock is written
+in C, no handler runs between the acquisition of the lock and the block that releases it (CPython
+3.10 to 3.13). `Event`, `Condition`, `Semaphore`, `Queue`, `Future`, executors, `Thread.start` and
+`Thread.join` are written in Python: if a handler raises an exception in one of them, its lock may stay taken
+for ever. The waits of this module are single calls of a lock or of a `SimpleQueue`, which are written in C.
 
-`SimpleQueue.get(timeout=...)` may wait for ever (CPython 3.10 to 3.12): if `get` finds the queue's inner lock
-free, or a signal comes, it computes the remaining time again, and takes a negative time for "for ever". So a
-thread that loses the processor at the wrong moment never returns. The waits of `take` and `Latch` do return.
+`SimpleQueue.get(timeout=...)` may wait for ever in CPython 3.10 to 3.12. If `get` finds the queue's inner
+lock free, or is interrupted by a signal, it computes the remaining time again. If that time is negative,
+because other threads had the processor, `get` waits without a limit. The waits of `take` and `Latch` do not
+have this problem.
 
-The interpreter's end first stops all other threads for ever, at any point, and then finalizes modules
-(`others_are_gone`). A finalizer's call then waits for no other thread, and does the work itself. A lock that
-a stopped thread held stays taken (`segstore.mutex`).
+The interpreter's end first stops all other threads for ever, each at any point of its code; then
+`others_are_gone()` is True, and modules are finalized. A call by a finalizer then waits for no other thread,
+and does the work of such a thread itself. A lock that a stopped thread had stays taken (`segstore.mutex`).
 
 Threads: any.
 """
@@ -36,20 +37,21 @@ from segstore.errors import IllegalStateError
 T = TypeVar("T")
 Lock = AbstractContextManager[object]
 
-_LONGEST_WAIT = 1e9  # seconds; the wait of a `SimpleQueue` counts in nanoseconds
+# This is in seconds. A `SimpleQueue` counts its wait in nanoseconds, and can't count a much longer wait.
+_LONGEST_WAIT = 1e9
 _NONE: Lock = nullcontext()
 
 others_are_gone = sys.is_finalizing
-"""Returns whether the interpreter is exiting; then all other threads are stopped, and none can be started."""
+"""Returns whether the interpreter is ending. If it is, all other threads are stopped, and none can start."""
 
 
 def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
-    """Call `run` with all these locks held, taken in order."""
-    # No ExitStack is used, because an interrupt could make it lose a lock that it has just taken. A frame
-    # takes eight locks, so that thousands of locks stay within Python's limit of frames.
+    """Take all these locks in order, call `run`, release the locks, and return the result of `run`."""
+    # ExitStack is not used, because after an interrupt it might not release the lock that it took last. Each
+    # call takes eight locks, so that thousands of locks do not exceed Python's limit of recursion.
     if not locks:
         return run()
-    if len(locks) == 1:  # the usual case
+    if len(locks) == 1:  # This is the usual case.
         with locks[0]:
             return run()
     a, b, c, d, e, f, g, h = (*locks[:8], *[_NONE] * 8)[:8]
@@ -58,11 +60,11 @@ def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
 
 
 def take(queue: SimpleQueue[T], seconds: float) -> T:
-    """Return the next item of a queue; wait up to `seconds` for one. Only one thread may take from the queue.
-    Raises queue.Empty.
+    """Remove the next item of a queue, and return it; wait up to `seconds` for an item. Only one thread may
+    call this for a queue. Raises queue.Empty.
     """
-    # `get_nowait` takes the queue's inner lock first. A wait that found that lock free might never end (see
-    # the docstring of the module).
+    # `get_nowait` is called because it takes the queue's inner lock. If `get` found this lock free, it might
+    # wait for ever (see the docstring of the module).
     try:
         return queue.get_nowait()
     except Empty:
@@ -72,9 +74,9 @@ def take(queue: SimpleQueue[T], seconds: float) -> T:
 
 
 class LiveSet(Generic[T]):
-    """The added objects that still exist. One thread may look at all of them while other threads and signal
-    handlers add more, because the set is copied in one step of C. Iteration over a `WeakSet` fails if an
-    object is added.
+    """A set of weak references to objects. One thread may call `all` while other threads and signal handlers
+    add objects, because `all` copies the set by one call in C. (An iteration over a `WeakSet` fails if an
+    object is added during it.)
     """
 
     __slots__ = ("refs",)
@@ -86,14 +88,14 @@ class LiveSet(Generic[T]):
         self.refs.add(weakref.ref(member, self.refs.discard))
 
     def all(self) -> list[T]:
-        """Return the objects that exist now."""
+        """Return the objects of the set that still exist."""
         return [member for ref in self.refs.copy() if (member := ref()) is not None]
 
 
 class Latch:
-    """A gate that is opened once, and stays open. An exception that interrupts one wait does not affect other
-    waits, and an interrupted `open` may be called again. Once `others_are_gone`, no thread is left to open
-    the latch, so a wait without a timeout returns at once.
+    """An event that is set once, by `open`, and for which threads wait. If a signal handler's exception ends
+    one wait, other waits go on; if it ends a call of `open`, `open` may be called again. If
+    `others_are_gone()`, no other thread can open the latch, so a wait without a time limit returns at once.
     """
 
     __slots__ = ("_waiting", "is_open")
@@ -106,18 +108,22 @@ class Latch:
         """Open the latch: all waits return, and later waits return at once."""
         self.is_open = True
         for waiter in list(self._waiting):
-            with contextlib.suppress(RuntimeError):  # another `open` has released this lock
+            # RuntimeError means that another call of `open` has released this lock.
+            with contextlib.suppress(RuntimeError):
                 waiter.release()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait up to `seconds`, or without a limit, until the latch is open; return whether it is."""
+        """Wait until the latch is open, or `seconds` have passed; None means no limit. Return whether the
+        latch is open.
+        """
         if self.is_open or (seconds is None and others_are_gone()):
             return self.is_open
         mine = _thread.allocate_lock()
-        mine.acquire()  # so that the `acquire` below waits until `open`
+        mine.acquire()  # The lock is taken now, so that the `acquire` below waits until `open` releases it.
         self._waiting.append(mine)
         try:
-            if not self.is_open:  # an `open` after this check finds the lock in the list
+            # A call of `open` after this check finds the lock in the list, and releases it.
+            if not self.is_open:
                 wait = _LONGEST_WAIT if seconds is None else min(max(seconds, 0), _LONGEST_WAIT)
                 mine.acquire(timeout=wait)
         finally:
@@ -128,8 +134,8 @@ class Latch:
 class Background(threading.Thread):
     """A daemon thread that calls `run` once.
 
-    After an interrupted `start` the thread may run, not run, or be about to begin; `join` then waits for the
-    thread, or prevents the call of `run`.
+    If a signal handler's exception ends `start`, the thread may be running, may not exist, or may begin
+    later. `join` then either waits for the thread, or ensures that it will not call `run`.
     """
 
     def __init__(self, run: Callable[[], object], name: str) -> None:
@@ -139,20 +145,21 @@ class Background(threading.Thread):
         self._start_result: SimpleQueue[list[BaseException]] = SimpleQueue()
 
     def start(self) -> None:
-        """Start the thread, and return once it runs. Raises IllegalStateError if the system has no more
-        threads, or the interpreter is ending; CPython 3.12.0 and 3.12.1 start no thread after the end of the
-        main thread.
+        """Start the thread, and return when it runs. Raises IllegalStateError if the system allows no more
+        threads, or if the interpreter is ending. (CPython 3.12.0 and 3.12.1 start no thread after the end of
+        the main thread.)
         """
         if others_are_gone():
             raise self._refused("the interpreter ends")
-        # `Thread.start` waits for an event, so it is called in another thread, where no signal handler runs.
+        # `Thread.start` waits for an `Event`, which an interrupt may leave locked. So a thread in which no
+        # signal handler runs calls it.
         try:
             _thread.start_new_thread(self._start, ())
         except RuntimeError as error:
             raise self._refused(error) from None
         if failed := self._start_result.get():
-            # The error is taken out of the list: its traceback refers to this frame, and a frame that refers
-            # to the error would make a reference cycle.
+            # `pop` removes the error from the list. If it stayed there, there would be a reference cycle: the
+            # error's traceback refers to this frame, and the frame refers to the list.
             if isinstance(failed[0], RuntimeError):
                 raise self._refused(failed.pop())
             raise failed.pop()
@@ -164,8 +171,8 @@ class Background(threading.Thread):
         )
 
     def is_alive(self) -> bool:
-        """Return whether the thread runs: False once `join` has seen it stop, or the interpreter has stopped
-        it.
+        """Return whether the thread is running. Return False if `run` has returned, or if the interpreter's
+        end has stopped the thread.
         """
         return super().is_alive() and not self._ended.is_open and not others_are_gone()
 
@@ -187,8 +194,8 @@ class Background(threading.Thread):
             self._ended.open()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait up to `timeout` seconds until the thread has stopped; return at once in the thread itself. A
-        thread that has not begun never calls `run` afterwards.
+        """Wait up to `timeout` seconds until the thread has stopped. If the thread has not begun, it will not
+        call `run` afterwards. If the thread itself calls this, return at once.
         """
         if others_are_gone():
             return
@@ -201,9 +208,9 @@ class Background(threading.Thread):
 
 
 def apart(run: Callable[[], T], name: str) -> T:
-    """Call `run` in a thread of its own, in which no signal handler runs; return its result, or raise its
-    exception. If an exception interrupts the wait, `run` still completes. If no thread can be started, the
-    calling thread calls `run`.
+    """Call `run` in a new thread, in which no signal handler runs. Return the result of `run`, or raise its
+    exception. If a signal handler's exception ends the wait for the thread, `run` still completes. If no
+    thread can be started, the calling thread calls `run`.
     """
     if others_are_gone():
         return run()
@@ -228,10 +235,11 @@ def apart(run: Callable[[], T], name: str) -> T:
 
 
 class Worker:
-    """A thread that does queued work in order. One thread calls `do`, and `result` once for each `do`.
+    """A thread that calls queued functions in order. One thread queues them by `do`, and calls `result` once
+    for each of them.
 
-    `end` may be called repeatedly and by any thread: once it has returned, no work is under way, and none
-    will be done. If no thread can be started, `do` does the work itself.
+    `end` may be called repeatedly, and by any thread. After it has returned, no function is running, and none
+    will be called. If no thread can be started, `do` itself calls the function.
     """
 
     def __init__(self, name: str) -> None:
@@ -241,24 +249,25 @@ class Worker:
         self._thread = Background(self._run, name)
 
     def start(self) -> None:
-        """Start the thread, before the first `do`."""
+        """Start the thread. Must be called before `do`."""
         try:
             self._thread.start()
         except IllegalStateError:
             self._alone = True
 
     def do(self, work: Callable[[], object]) -> None:
-        """Queue work, which is done after all work queued before."""
+        """Queue the function `work`. The thread calls it after the functions that were queued before."""
         if self._alone or others_are_gone():
-            # When the interpreter exits, CPython 3.13's queue would hand the work to the stopped thread that
-            # waits for work.
+            # When the interpreter ends, CPython 3.13's queue would pass the function to the stopped thread,
+            # which is still waiting in `get`.
             self._do(work)
         else:
             self._work.put(work)
 
     def result(self) -> None:
-        """Wait for the end of the next work, in the order of `do`, and raise its exception if it failed.
-        Raises IllegalStateError if the interpreter stopped the thread before that work was done.
+        """Wait until the next queued function, in the order of the calls of `do`, has returned; if it has
+        raised an exception, raise this exception. Raises IllegalStateError if the interpreter's end has
+        stopped the thread before that.
         """
         if others_are_gone() and self._done.empty():
             raise IllegalStateError(f"the interpreter ends: {self._thread.name} has stopped within its work")
@@ -266,12 +275,14 @@ class Worker:
             raise failed.pop()
 
     def end(self) -> None:
-        """Wait for the work that is under way; queued work is never done."""
+        """Stop the thread, and wait for the function that it is calling. Other queued functions are never
+        called.
+        """
         self.leave()
         self._thread.join()
 
     def leave(self) -> None:
-        """Stop the thread without waiting for it, so that a finalizer may call this."""
+        """Stop the thread, but do not wait for it. A finalizer may call this."""
         self._over = True
         self._work.put(None)
 
@@ -283,20 +294,20 @@ class Worker:
     def _do(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except BaseException as error:  # raised in the waiting thread
+        except BaseException as error:  # `result` raises this error in the thread that waits.
             self._done.put([error])
         else:
             self._done.put([])
 
 
 class Shelter:
-    """A thread of its own for calls, in which no signal handler runs. Calls are made in the order of
-    requests.
+    """A thread that calls functions for the main thread, in the order of the requests. No signal handler runs
+    in this thread.
 
-    If an exception interrupts the wait for a call, that call still completes, and the next call is made after
-    it. Only the main thread needs a shelter, since no other thread runs signal handlers; in other threads
-    `call` makes the call directly. The thread starts with the first call, and stops after `end`, or once the
-    shelter is freed.
+    If a signal handler's exception ends the wait for a function, this function still completes, and the next
+    function is called after it. In other threads than the main thread no signal handler runs, so there `call`
+    calls the function directly. The thread starts at the first request, and stops after `end`, or when the
+    shelter is garbage-collected.
     """
 
     def __init__(self, name: str) -> None:
@@ -304,7 +315,7 @@ class Shelter:
         self._served = _Served()
 
     def call(self, run: Callable[[], T]) -> T:
-        """Call `run` in the shelter's thread; return its result, or raise its exception."""
+        """Call `run` in the shelter's thread. Return its result, or raise its exception."""
         if threading.get_ident() != threading.main_thread().ident:
             return run()
         if others_are_gone():
@@ -313,10 +324,10 @@ class Shelter:
         return answer(run, self.later)
 
     def later(self, work: Callable[[], None]) -> None:
-        """Queue work for the shelter's thread, from any thread, and do not wait. An exception of the work is
-        not reported.
+        """Queue the function `work` for the shelter's thread, and do not wait for it. Any thread may call
+        this. If `work` raises an exception, this is not reported.
         """
-        if others_are_gone():  # as in `Worker.do`
+        if others_are_gone():  # The interpreter's end has stopped the shelter's thread.
             self._served.finish()
             work()
             return
@@ -332,15 +343,18 @@ class Shelter:
         except IllegalStateError:
             self._served.finish()
         else:
-            self._started = True  # set last, so that after an interrupt the next call starts the thread
+            # This is set after `start`: if an interrupt ends `start`, the next call starts the thread.
+            self._started = True
 
     def end(self) -> None:
-        """Stop the thread once all queued work is done. Later calls run in the calling thread."""
+        """Stop the thread after all queued functions. Functions that are passed later are called by the
+        calling thread itself.
+        """
         self._ended = True
         self._served.queue.put(None)
 
     def close(self) -> None:
-        """Stop the thread once all queued work is done, and wait until it has stopped."""
+        """Stop the thread after all queued functions, and wait until it has stopped."""
         self.end()
         if others_are_gone():
             self._served.finish()
@@ -354,8 +368,8 @@ class Shelter:
 
 
 class _Served:
-    """The state that a shelter shares with its thread. The thread must not refer to the shelter, which would
-    then never be freed. The thread holds `running` while it runs.
+    """The state that a shelter shares with its thread. The thread refers to this object, not to the shelter,
+    so that the shelter can be garbage-collected. The thread has the lock `running` while it runs.
     """
 
     def __init__(self) -> None:
@@ -363,7 +377,8 @@ class _Served:
         self.running, self.ident = threading.Lock(), -1
 
     def run(self) -> None:
-        if self.running.acquire(blocking=False):  # False if another thread runs this already
+        # `acquire` returns False if another thread already runs this method.
+        if self.running.acquire(blocking=False):
             self.ident = threading.get_ident()
             try:
                 while (work := self.queue.get()) is not None:
@@ -374,8 +389,8 @@ class _Served:
                 self.running.release()
 
     def finish(self) -> None:
-        """Do the queued work. Work that is queued while the shelter's thread stops is done by that thread, or
-        by the thread that queued it.
+        """Call all queued functions. If a function is queued while the shelter's thread stops, that thread or
+        the thread that has queued the function calls it.
         """
         with contextlib.suppress(Empty):
             while True:
@@ -385,8 +400,9 @@ class _Served:
 
 
 def answer(run: Callable[[], T], later: Callable[[Callable[[], None]], object]) -> T:
-    """Return the result of `run`, or raise its exception. `later` must make another thread call the function
-    that it gets. If an exception interrupts the wait, that thread calls `run` all the same.
+    """Call `run` in another thread, and return its result, or raise its exception. `later` gets a function
+    without arguments, and must make the other thread call that function. If a signal handler's exception ends
+    the wait, the other thread still calls `run`.
     """
     answers: SimpleQueue[tuple[list[T], list[BaseException]]] = SimpleQueue()
     later(partial(_answer, run, answers))
@@ -399,5 +415,5 @@ def answer(run: Callable[[], T], later: Callable[[Callable[[], None]], object]) 
 def _answer(run: Callable[[], T], answers: SimpleQueue[tuple[list[T], list[BaseException]]]) -> None:
     try:
         answers.put(([run()], []))
-    except BaseException as error:  # raised in the waiting thread
+    except BaseException as error:  # `answer` raises this error in the thread that waits.
         answers.put(([], [error]))

@@ -1,4 +1,4 @@
-"""Units of times and sizes on a command line: 7d, 64MiB. It touches no files. Threads: any."""
+"""Parses times and sizes with units, such as 7d and 64MiB. This module touches no files. Threads: any."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ SIZES = {
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
 }
 UNITS: Mapping[str, Mapping[str, int]] = {"ms": TIMES, "bytes": SIZES}
-"""Units by the base unit of a setting."""
+"""The units that may follow a number, by the setting's base unit; each with its size in base units."""
 _WITH_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]+)")
 
 
 def unit_of(text: str) -> str | None:
-    """Return the unit after a number, None if there is no unit."""
+    """Return the unit in a text like "7d"; None if the text is no number with a unit."""
     match = _WITH_UNIT.fullmatch(text.strip())
     return None if match is None else match[2]
 
 
 def plain_number(text: str, units: Mapping[str, int]) -> int | None:
-    """Return the number of ms or bytes in a text like "7d", None if the text is no number with one of
+    """Convert a text like "7d" to a number of ms or bytes. Return None if the text is no number with one of
     `units`.
     """
     match = _WITH_UNIT.fullmatch(text.strip())
     if match is None or match[2].lower() not in units:
         return None
-    from fractions import Fraction  # imported only for numbers with units
+    # This is imported here, because only numbers with units need it.
+    from fractions import Fraction
 
     return round(Fraction(match[1]) * units[match[2].lower()])

@@ -1,3 +1,3 @@
-"""The version of segstore, which pyproject.toml and `segstore.__version__` take from here."""
+"""The version of segstore. pyproject.toml and `segstore.__version__` get it from this module."""
 
 VERSION = "0.2.0"

@@ -1,10 +1,11 @@
-"""`WeakValues`: a mapping to objects that other objects keep alive.
+"""`WeakValues`: a mapping whose values are weak references to objects.
 
-`WeakValues` is no `weakref.WeakValueDictionary`, which removes an entry by a Python callback when the object
-dies. CPython prints and drops exceptions of such callbacks, so that a Ctrl-C in such a callback would be
-lost. Here entries of dead objects stay until the number of entries has doubled since the last cleanup.
+`weakref.WeakValueDictionary` is not used, because it removes an entry by a Python callback when the object is
+freed. CPython prints the exceptions of such callbacks and ignores them, so Ctrl-C would be lost during a
+callback. A `WeakValues` removes the entries of freed objects when the number of entries has doubled since the
+last cleanup.
 
-Nothing is on disk. Threads: any; each entry is read, set and removed in one step of C.
+Nothing is on disk. Threads: any; each entry is read, set and removed by one call in C.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 FEW = 64
-"""Number of entries up to which there is no cleanup."""
+"""No cleanup takes place while there are at most this many entries."""
 
 
 class WeakValues(Generic[K, V]):
-    """Objects by keys, while the objects live."""
+    """A mapping from keys to objects, to which it has only weak references."""
 
     __slots__ = ("_most", "_refs")
 
@@ -30,7 +31,7 @@ class WeakValues(Generic[K, V]):
         self._most = FEW
 
     def get(self, key: K) -> V | None:
-        """Return the object; None if the key is missing or the object is dead."""
+        """Return the object of a key; None if the key is missing, or if the object was freed."""
         ref = self._refs.get(key)
         return None if ref is None else ref()
 
@@ -40,15 +41,15 @@ class WeakValues(Generic[K, V]):
             self._drop_dead()
 
     def pop(self, key: K) -> None:
-        """Remove an entry if it exists."""
+        """Remove the entry of a key, if there is one."""
         self._refs.pop(key, None)
 
     def keys(self) -> list[K]:
-        """Return all keys, also those of dead objects."""
+        """Return all keys, including those whose objects were freed."""
         return list(self._refs)
 
     def items(self) -> list[tuple[K, V]]:
-        """Return the keys and values of the living objects."""
+        """Return (key, object) for each object that was not freed."""
         return [(key, value) for key, ref in list(self._refs.items()) if (value := ref()) is not None]
 
     def _drop_dead(self) -> None:

@@ -145,7 +145,7 @@ class Archive(Running):
         """Return the metrics of the archive: `segstore_archive_*`."""
         try:
             lag = self.total_lag()
-        except (SegstoreError, OSError):  # the archive is being closed, or its disk fails
+        except (SegstoreError, OSError):  # the archive is being closed, or the store's disk fails
             lag = UNKNOWN
         return families(lag, self.counts, self.error is None, len(self.problems))
 
@@ -210,11 +210,10 @@ class Archive(Running):
             self._drop()
 
     def _pause(self, took: float) -> float:
-        """Return the seconds until the next call of `Archiver.tick`."""
+        """Return the seconds until the next call of `Archiver.tick`. The last call took `took` seconds."""
         interval = self._settings.interval
-        # A record that is appended just after the moment that one `tick` archives is in the archive when the
-        # next `tick` ends. With this pause the next `tick` ends within the interval, if it takes as long as
-        # the last `tick`.
+        # A record that just missed the last `tick` is archived when the next `tick` ends. With this pause
+        # that is within the interval from its append, if both calls of `tick` take equally long.
         return max(interval * _AIMED_AT - 2 * took, interval / 4)
 
     def _tried(self) -> float:

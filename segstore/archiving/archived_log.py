@@ -76,7 +76,7 @@ class ArchivedLog(Closing):
 
     @property
     def end_offset(self) -> int:
-        """Return the high watermark at the last archived moment, at which the archive ends."""
+        """Return the offset at which the archive ends: the high watermark at the last archived moment."""
         return self.contents.end
 
     @property
@@ -131,8 +131,8 @@ class ArchivedLog(Closing):
         The result may be shorter, for example at the end of an object. CRCs are always checked. The caller
         does not need records from offset `below` on, so little of an object is read beyond that offset.
 
-        Raises OffsetOutOfRangeError; CorruptRecordError or CorruptArchiveError, which name the object;
-        DataLossError if the archive's log has diverged after its contents were looked up; ArchiveError.
+        Raises OffsetOutOfRangeError, ArchiveError; CorruptRecordError or CorruptArchiveError, which name the
+        object; DataLossError if the archive's log has diverged after its contents were looked up.
         """
         level = arguments.one_of("isolation_level", isolation_level, ISOLATION_LEVELS)
         committed = level != ISOLATION_LEVELS[0]
@@ -140,7 +140,7 @@ class ArchivedLog(Closing):
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """Return the offset of the first record with a timestamp (ms) of `timestamp_ms` or later, or None if
-        there is no such record. Raises the errors of `read`.
+        there is none. Raises the errors of `read`.
         """
         return self._renewing(lambda: self._offset_for_time(max(timestamp_ms, -1)))
 
@@ -204,7 +204,7 @@ class ArchivedLog(Closing):
 
     def _span(self, window: BatchWindow, offset: int, limit: int, max_bytes: int) -> tuple[int, int]:
         """Return (first, last): a read returns the batches of the window with indexes from `first` to `last`
-        - 1. They end before a gap that compaction can't have made. Raises CorruptRecordError if such a gap,
+        - 1. They end before a gap that compaction can't have made. Raises CorruptRecordError if that gap,
         or damage, is at `offset`.
         """
         batches = window.batches
@@ -385,7 +385,7 @@ class ArchivedLog(Closing):
 
 
 def _is_hinted(batch: np.void, last_offset: int) -> bool:
-    """Return whether an entry of the offset index with offset `last_offset` may be that of `batch`."""
+    """Return whether an entry with offset `last_offset` of the offset index may be an entry of `batch`."""
     found = int(batch["last_offset"])
     return found == last_offset or (int(batch["magic"]) != MAGIC and found < last_offset)
 

@@ -162,7 +162,9 @@ class Archiver:
         self._looked = monotonic()
 
     def _planned(self) -> tuple[Moment, list[PartitionPlan]]:
-        """Return a moment, and the plans of the changed partitions with their segments at this moment."""
+        """Return a moment, and a plan for each partition that has changed. The plan is made from the segments
+        that the log has at this moment.
+        """
         for _ in range(_TRIES):
             moment = self._moments.take()
             changed = self._changed(moment)
@@ -191,7 +193,7 @@ class Archiver:
             view = self._moments.view(key)
             self._look_at_epochs(each, ends, had)
         except (StoreClosedError, UnknownTopicOrPartitionError):
-            return None  # the topic was deleted: the next moment lacks it
+            return None  # the topic was deleted after `_moments.take()`; the next `tick` does not see it
         pieces = had.pieces if had is not None else ()
         plan = plan_partition(key, view, ends, each.listed, pieces, each.inodes, each.ready)
         later = (one for one in plan.later if (one.local.base_offset, one.source) not in each.flying)
@@ -473,7 +475,7 @@ def _starts(
 
 
 def _is_live(name: str, claim: ArchiverClaim, uploads: set[str]) -> bool:
-    """Return whether an object belongs to one of `uploads`, or is that of `claim` or of a higher claim."""
+    """Return whether an object is of one of `uploads`, or is the object of `claim` or of a higher claim."""
     claimed = parse_claim_object(name)
     if claimed is not None:
         return claimed >= claim

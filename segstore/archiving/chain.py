@@ -144,8 +144,8 @@ def _names_after(name: CommitName) -> Iterator[CommitName]:
 
 
 def _way_at(objects: Objects, state: ArchiveState, time: int | None) -> ArchiveState:
-    """Return the newest state of the claim that wrote the archive at `time` (ms): `state`, or the state of an
-    earlier history (`Way`).
+    """Return `state`. If the store has lost archived records since `time` (ms), return the newest state of
+    the history that the archive had at that time (`Way`).
     """
     if time is not None:
         for way in state.ways:

@@ -168,8 +168,8 @@ def _has(files: Files, there: LocalSegment, piece: ArchivedPiece) -> bool:
 def _cut(
     segments: tuple[ArchivedSegment, ...], pieces: tuple[ArchivedPiece, ...], common: int
 ) -> tuple[tuple[ArchivedSegment, ...], int]:
-    """Return (the segments that have left the log, or end at or below `common`; the end of the last segment
-    or piece that is in the log and ends at or below `common`).
+    """Drop the segments that are in the log and end above `common`. Return (the other segments; the end of
+    the log that is left in the archive, at most `common`).
     """
     kept = tuple(each for each in segments if each.until is not None or each.end <= common)
     ends = [each.end for each in kept if each.until is None]

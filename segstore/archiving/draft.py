@@ -115,8 +115,9 @@ class CommitDraft:
         self.carried[key] = Carried(plan.ends if done else None, inodes, least, marks, problem)
 
     def _empty_tail(self, plan: PartitionPlan, counts: bool) -> int:
-        """Return the base offset of the active segment, because the log goes on up to this offset even if the
-        segment is empty. Return 0 if the offset is above the high watermark, or `counts` is False.
+        """Return the base offset of the active segment: the log reaches at least this offset, even if the
+        segment is empty. Return 0 if the offset is above the high watermark, or if `counts` is False because
+        a part of the log was not read.
         """
         base = plan.view.bases[-1]
         return base if counts and base <= plan.ends.high_watermark else 0

@@ -208,7 +208,7 @@ def _window(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> BatchWi
     if stop.status in (lib.SEG_END, lib.SEG_FULL) or (stop.status == lib.SEG_SHORT and headers):
         return BatchWindow(ask, data, headers, after, extent.end if after >= extent.length else end, None)
     found = _next_whole_batch(ask, data, used, end)
-    if found is None and headers:  # the next window begins with the damage
+    if found is None and headers:  # the damage is left to the next window
         return BatchWindow(ask, data, headers, after, end, None)
     after, end = (extent.length, extent.end) if found is None else found
     damage = ObjectDamage(stop.position, BAD.get(stop.status, "the object was cut"), end)
@@ -216,8 +216,8 @@ def _window(ask: Ask, data: bytes, headers: bytearray, stop: ScanEnd) -> BatchWi
 
 
 def _next_whole_batch(ask: Ask, data: bytes, bad: int, least: int) -> tuple[int, int] | None:
-    """Return (byte of the extent, base offset) of the first whole batch after damage, or None if there is no
-    such batch.
+    """Return (byte of the extent, base offset) of the first whole batch after the damage at byte `bad` of
+    `data`, or None if there is no whole batch.
     """
     found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), bad + 1, least, MAX_OFFSET)
     if found < 0:

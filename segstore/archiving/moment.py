@@ -83,7 +83,7 @@ class Moments:
         self._found, self._topics, self._all, self._slots = found, chosen, everything, slots
 
     def info(self, key: TopicIdPartition) -> TopicInfo:
-        """Return the topic of a partition of the last moment."""
+        """Return the topic of a partition, as it was when `take` was last called."""
         return self._topics[key.topic]
 
     def ends_now(self, slots: Slots) -> dict[TopicIdPartition, Ends]:
@@ -107,7 +107,7 @@ class Moments:
         return self._slots
 
     def _unpublished(self, key: TopicIdPartition) -> Ends | None:
-        """Read the ends of a log without published ends from its files. Return None if the log is still being
+        """If a log has no published ends, read its ends from its files. Return None if the log is still being
         created, or was deleted.
         """
         try:

@@ -56,9 +56,9 @@ class TransactionsAhead:
 
     def judged(self, window: BatchWindow, first: int, last: int) -> tuple[NDArray[np.bool_], int]:
         """Return (mask, number) for the window's batches from `first` on, below `last`. The mask is True for
-        batches of aborted transactions. The number is that of the batches before the first batch whose
-        transaction has no marker in the log, or that of all batches if each transaction has a marker. Raises
-        CorruptRecordError if the number is 0.
+        batches of aborted transactions. The number counts the batches before the first batch whose
+        transaction has no marker in the log; it counts all batches if each transaction has a marker. Raises
+        CorruptRecordError if the first batch's transaction has no marker.
         """
         batches = window.batches[first:last]
         bad = np.zeros(len(batches), bool)

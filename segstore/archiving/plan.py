@@ -86,9 +86,7 @@ def plan_partition(
 def readings(
     plan: PartitionPlan, listed: SegmentList, pieces: tuple[ArchivedPiece, ...]
 ) -> list[SegmentRead]:
-    """Return the bytes to read into new pieces. They follow the segments of `listed` and the `pieces` that
-    are kept.
-    """
+    """Return the bytes to read into new pieces: those after the segments of `listed` and after `pieces`."""
     base, position = _tail(plan.view, listed, pieces)
     found = []
     for slot, local in enumerate(plan.view.segments):
@@ -104,8 +102,8 @@ def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> 
     """Return the segments that are the archive's log from now on, without overlaps: the store's uploaded
     segments, and older archived segments between them.
 
-    An uploaded segment is left out until the segments before it are uploaded. If it would replace only a part
-    of an older segment, it is left out until its neighbours are uploaded, too.
+    An uploaded segment is left out until the segments before it are uploaded. An uploaded segment that would
+    replace only a part of an older segment is left out until its neighbours are uploaded, too.
     """
     old = [each for each in listed.current if each.end > plan.view.bases[0]]
     known = {(each.base, each.source): each for each in old} | dict(ready)
@@ -125,8 +123,8 @@ def current_segments(plan: PartitionPlan, listed: SegmentList, ready: Ready) -> 
 def _joined(
     segments: list[ArchivedSegment], kept: Collection[ArchivedSegment], begin: int
 ) -> list[ArchivedSegment]:
-    """Return `segments` without the uploaded segments that follow a gap, because the offsets in the gap are
-    still in pieces. `kept` are segments that always stay.
+    """Return `segments` without the uploaded segments that follow a gap: they must wait until the offsets in
+    the gap, which are still in pieces, are uploaded, too. `kept` are segments that always stay.
     """
     found, old = list[ArchivedSegment](), {_offsets(each) for each in kept}
     for each in segments:
@@ -137,7 +135,7 @@ def _joined(
 
 
 def _halved(old: Collection[ArchivedSegment], new: Collection[ArchivedSegment]) -> list[ArchivedSegment]:
-    """Return the old segments whose offsets are only in part in new segments."""
+    """Return the old segments that new segments cover only in part."""
     before, after = {_offsets(each) for each in old}, {_offsets(each) for each in new}
     others = [each for each in new if _offsets(each) not in before]
     return [
@@ -193,7 +191,7 @@ def _tail(view: LogView, listed: SegmentList, pieces: tuple[ArchivedPiece, ...])
 def _lost(
     view: LogView, pieces: tuple[ArchivedPiece, ...], inodes: Mapping[int, int]
 ) -> tuple[ArchivedPiece, ...]:
-    """Return the pieces up to the last piece whose file has left the log."""
+    """Return the pieces up to and including the last piece whose file has left the log."""
     there = {each.base_offset: each.identity[0] for each in view.segments if each.identity}
     gone = [n for n, each in enumerate(pieces) if there.get(each.base, -1) != inodes.get(each.base, -2)]
     return pieces[: gone[-1] + 1] if gone else ()

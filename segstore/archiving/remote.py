@@ -299,8 +299,8 @@ class _PartsSource:
         self.can_begin_again = iter(parts) is not parts
 
     def hold(self, most: int) -> None:
-        """Read the parts into memory, so that they can be iterated again. If they have more than `most`
-        bytes, the next iteration has the parts in memory first, and then the parts that were not read.
+        """Read parts into memory until they have `most` bytes, so that these parts can be iterated again. The
+        next iteration yields the parts in memory, and then reads and yields the parts after them.
         """
         if isinstance(self._parts, (list, tuple)):
             return

@@ -87,18 +87,18 @@ def restore(
     (names) are given, only these topics and the internal topics are restored.
 
     Topics keep their ids, and each partition begins a new leader epoch, so that followers of the store notice
-    that it lacks records. A transaction that was committed or aborted is whole in all restored partitions; an
-    open transaction is aborted. A partition loses its part of a transaction in two cases. First: the
-    partition's requested end offset is within or before this part. Second: the transaction was committed by
-    the requested time, but an earlier record of the partition is stamped later than that time. Only a clock
-    that runs ahead, or a timestamp in the future, can cause the second case.
+    that the store lacks records. A transaction that was committed or aborted is whole in all restored
+    partitions; an open transaction is aborted. A partition loses its part of a transaction in two cases.
+    First: the partition's requested end offset is within or before this part. Second: the transaction was
+    committed by the requested time, but an earlier record of the partition is stamped later than that time.
+    Only a clock that runs ahead, or a timestamp in the future, can cause the second case.
 
     `progress` is called with numbers of written bytes of logs. `filesystem` is used instead of the URI's file
     system.
 
-    Raises ArchiveError if the archive does not exist, can't be reached, or lacks a requested topic or offset;
-    CorruptArchiveError, which names an object that is damaged or missing; StorageError, with EBUSY if another
-    restore runs at `path`; InvalidArgumentError, InvalidTypeError. After an error no file is left.
+    Raises InvalidArgumentError, InvalidTypeError; ArchiveError if the archive does not exist, can't be
+    reached, or lacks a requested topic or offset; CorruptArchiveError, which names an object that is damaged
+    or missing; StorageError, with EBUSY if another restore runs at `path`. After an error no file is left.
     """
     cut, wanted, target = parse_at(at), _topic_names(topics), arguments.path("path", path)
     files = files or Files()
@@ -122,7 +122,7 @@ def restore(
 
 def _was_removed(remote: RemoteFiles, error: BaseException) -> bool:
     """Return whether an error is about an object that the newest state no longer names. An archiver may have
-    removed such an object after the older state was read.
+    removed the object during the restore.
     """
     return isinstance(error, CorruptArchiveError) and error.object not in named_objects(remote).objects
 

@@ -18,7 +18,7 @@ from segstore.errors import CorruptArchiveError
 
 class RestoredLog(NamedTuple):
     """The archived log of a segment, in a sealed segment's object or in pieces. It has offsets from `base`
-    on, below `end`. Offsets below `first` are left out, because the log before this one has them, too.
+    on, below `end`. Offsets below `first` are left out, because the previous log has them, too.
     """
 
     base: int
@@ -44,7 +44,7 @@ def of_segments(key: TopicIdPartition, segments: Iterable[ArchivedSegment]) -> I
 
 
 def file_of(key: TopicIdPartition, segment: ArchivedSegment, suffix: str) -> ObjectRange:
-    """Return the range of the whole object that has a segment's file."""
+    """Return a range: the whole object that has a segment's file."""
     size, crc = segment.files[suffix]
     return ObjectRange(segment.object(key, suffix), 0, size, crc)
 

@@ -84,7 +84,7 @@ class RestoredPartition:
         """
         chosen, first = listed.current, self._archived.start
         if end < first:
-            # The end is below the log start offset, so segments that retention has removed are needed, too.
+            # `end` is below the log start offset, so segments that retention has removed are needed, too.
             chosen = listed.readable
             first = chosen[0].base if chosen else first
             self.start = first
@@ -96,7 +96,7 @@ class RestoredPartition:
     # --- downloads ------------------------------------------------------------------------
 
     def downloads(self) -> list[Download]:
-        """Return the files to make, up to the first log that may have to be cut."""
+        """Return the next files to make, up to and including the first log that may have to be cut."""
         found, self._last_indexes = self._last_indexes, []
         while self._waiting:
             log = self._waiting.pop()
@@ -134,9 +134,9 @@ class RestoredPartition:
     # --- the log's end --------------------------------------------------------------------
 
     def cut(self) -> bool:
-        """Remove two kinds of records from the downloaded logs: those that the log before has, too, and those
-        beyond the limit. Return True if all files are made, or False if `downloads` has more files. Raises
-        CorruptRecordError, OSError.
+        """Remove two kinds of records from each downloaded log: those that the previous log also has, and
+        those beyond the limit. Return True if all files are made, or False if `downloads` has more files.
+        Raises CorruptRecordError, OSError.
         """
         for log in self._made[self._looked_at :]:
             if log.name > log.base:
@@ -189,7 +189,8 @@ class RestoredPartition:
         last = self._made[-1]
         if self._reaches is not None:
             return self._reaches == self.end
-        # Compaction may have removed the last records of a segment.
+        # Pieces end with a record. A sealed segment may not, because compaction may have removed its last
+        # records.
         return last.segment is None and last.end == self.end
 
     def _begin_empty(self) -> None:
@@ -216,8 +217,8 @@ class RestoredPartition:
 
     @property
     def cleaned(self) -> int | None:
-        """Return the offset for the cleaner's checkpoint, or None if segments are restored that have left the
-        store's log.
+        """Return the offset for the cleaner's checkpoint, or None if some restored segments are no longer in
+        the store's log.
         """
         return self._archived.cleaned if self._are_newest else None
 

@@ -1,8 +1,8 @@
 """`salvage`: makes archived segments from pieces whose segment has left the store's log, so that the records
 of these pieces stay in the archive.
 
-The pieces of each such segment are copied into a `.log` object of the archive, without indexes. Threads: any;
-functions without state.
+The pieces of each of these segments are copied into a `.log` object of the archive, without indexes. Threads:
+any; functions without state.
 """
 
 from __future__ import annotations

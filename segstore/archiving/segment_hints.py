@@ -43,17 +43,15 @@ class SegmentHints:
         self._times: dict[str, SealedTimeIndex] = {}
 
     def position(self, extent: Extent, offset: int) -> Hint | None:
-        """Return the last indexed batch that ends at or before an offset, or None if no such batch is
-        indexed.
-        """
+        """Return the last indexed batch that ends at or before an offset, or None if there is none."""
         if extent.segment is None or extent.length <= SMALL or offset <= extent.first:
             return None
         found = self._offset_index(extent).lookup(offset - extent.segment.base)
         return None if found is None else Hint(found[1], extent.segment.base + found[0])
 
     def position_for_time(self, extent: Extent, timestamp: int) -> Hint | None:
-        """Return a batch, or None. No batch before the returned batch has a timestamp of `timestamp` (ms) or
-        later.
+        """Return the batch at which a search for a timestamp of `timestamp` (ms) or later may begin, or None
+        if the search must begin with the extent.
         """
         if extent.segment is None or extent.length <= SMALL:
             return None
@@ -72,8 +70,8 @@ class SegmentHints:
                 slot = middle + 1
             else:
                 last = middle
-        # An entry has the last offset of a batch. So the batch of the found entry may still begin below
-        # `below`, but the batch of the next entry does not.
+        # An entry has the last offset of a batch, not its first. So the batch of the found entry may begin
+        # below `below`, but the batch of the entry after that begins at or above `below`.
         return index.entry(slot + 1)[1] if slot + 1 < index.entries else extent.length
 
     def edge(self, extent: Extent, offset: int) -> int:

@@ -57,12 +57,12 @@ class SegmentList:
         return tuple(kept)
 
     def at(self, time: int) -> tuple[ArchivedSegment, ...]:
-        """Return the segments that were in the log at a time (ms), then segments with the records that were
-        appended later.
+        """Return the segments that were in the log at a time (ms), and after them later segments with higher
+        offsets.
 
-        If compaction has removed records of that time, the segments with these records are returned only if
-        the archive still has them. Two neighbouring segments may overlap: the second segment's records below
-        the end of the first segment must be ignored.
+        If compaction has replaced a segment since that time, the replaced segment is returned only if the
+        archive still has it. Two neighbouring segments may overlap: the second segment's records below the
+        end of the first segment must be ignored.
         """
         then = [each for each in self.segments if each.in_log_at(time)]
         end = max((each.end for each in then), default=0)

@@ -26,7 +26,7 @@ content).
 
 class ArchivedTopic(NamedTuple):
     """A topic. `settings` are the versions of its settings file, as `storage.meta.topic_info` formats it, or
-    b"" for a broker's topic without such a file. `created` is the last time (ms) at which the topic did not
+    b"" if a broker's topic has none. `created` is the last time (ms) at which the topic did not
     exist yet, or 0 if the archive has had the topic from its beginning. `deleted` is the time at which the
     topic was deleted, or None.
     """
@@ -270,8 +270,8 @@ def _check_joined(key: TopicIdPartition, pieces: tuple[ArchivedPiece, ...], wher
 
 
 def with_version(versions: Versions, time: int, data: bytes) -> Versions:
-    """Return the versions of a file with the content `data` from the time `time` (ms) on, or `versions`
-    itself if the content has not changed.
+    """Return `versions` with the new version (`time` in ms, `data`) at the end, or `versions` itself if the
+    content has not changed.
     """
     return versions if versions and versions[-1][1] == data else (*versions, (time, data))
 

@@ -55,7 +55,7 @@ def verify(
     `filesystem` is used instead of the URI's file system. An archiver may be running: objects that it removes
     during the check are no findings. `check` replaces `verify_objects`.
 
-    Raises ArchiveError if there is no archive, or it can't be reached; InvalidArgumentError.
+    Raises InvalidArgumentError, and ArchiveError if there is no archive, or it can't be reached.
     """
     remote = RemoteFiles(uri, filesystem, files or Files())
     there = {name: size for kind in (CLAIMS, COMMITS, TOPICS) for name, size in remote.list(kind).items()}

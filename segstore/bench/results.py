@@ -97,8 +97,8 @@ class Results:
 
     @classmethod
     def of(cls, parsed: Mapping[str, Any]) -> Results:
-        """Make results from what `as_json` has returned. Raises KeyError, TypeError or AttributeError if
-        `parsed` is not such a mapping.
+        """Make results from `parsed`, a mapping that `as_json` has returned. Raises KeyError, TypeError or
+        AttributeError if `parsed` is not such a mapping.
         """
         cells = [
             Cell(

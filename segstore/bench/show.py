@@ -39,7 +39,7 @@ def draw(results: Results, directory: str) -> list[str]:
 
 
 def tables(results: Results) -> Iterator[RenderableType]:
-    """Yield what a terminal shows of the results: question, machine, tables and findings."""
+    """Yield the parts of the results that a terminal shows: question, machine, tables and findings."""
     yield Text(f"{results.name}: {results.question}", style="bold")
     if results.name == ZERO_COPY:
         from segstore.bench.zero_copy.report import summary

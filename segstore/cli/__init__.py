@@ -58,8 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _signals_of(arguments: Sequence[str]) -> AbstractContextManager[object]:
-    """Return a context manager. If the command is `serve`, it records a SIGHUP that comes during the imports,
-    which take long. For all other commands it does nothing.
+    """Return a context manager for the imports, which take long. If the command is `serve`, the context
+    manager records a SIGHUP that comes during its block. For all other commands it does nothing.
     """
     if command_of(arguments) != "serve":
         return nullcontext()

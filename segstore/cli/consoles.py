@@ -17,9 +17,7 @@ class TerminalConsole(Console):
 
 
 class PipedConsole(TerminalConsole):
-    """A console for pipes, which omits the blanks at the ends of lines, with which rich fills the columns of
-    tables.
-    """
+    """A console for pipes. It omits the blanks that rich writes at the ends of a table's lines."""
 
     def print(self, *objects: Any, **how: Any) -> None:
         """Print like rich.console.Console.print, without trailing blanks."""

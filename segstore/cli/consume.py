@@ -231,7 +231,8 @@ def first_offset(
     `last` is given, return the log end offset minus `last`, but at least the log start offset. If `since` is
     given, return the offset of the first record at this time (ms) or later, or the log end offset if there is
     no such record. If `offset` is given, return it ("earliest" means the log start offset, "latest" the log
-    end offset). If none is given, return the log start offset. Raises OffsetOutOfRangeError.
+    end offset). If none is given, return the log start offset. Raises OffsetOutOfRangeError if `offset` is
+    not in the log.
     """
     if last is not None:
         return max(log.start_offset, log.end_offset - last)

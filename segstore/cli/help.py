@@ -68,7 +68,7 @@ def _first_sentence(command: click.Command) -> str:
 
 
 def dressed(command: click.Command) -> click.Command:
-    """Make the help of a command and of its subcommands be formatted by `Formatter`. Return the command."""
+    """Set `Formatter` as the formatter of the help of a command and its subcommands. Return the command."""
     command.context_class = HelpContext
     for inner in command.commands.values() if isinstance(command, click.Group) else ():
         dressed(inner)

@@ -81,7 +81,7 @@ def numbered(blocks: Iterable[list[bytes]]) -> Iterator[list[tuple[int, bytes]]]
 
 # --- input rows --------------------------------------------------------------------------------
 
-# The readers of lines and of CSV.
+# The functions below read lines and CSV.
 
 ROWS = 5000
 LARGEST = 1 << 30

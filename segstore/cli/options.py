@@ -196,8 +196,8 @@ def time_value(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 
 
 def parse_time(value: Any) -> int:
-    """Convert a text to ms since the epoch. The text is this number, or a time in ISO 8601. If the text has
-    no time zone, the time is UTC. Raises ValueError.
+    """Convert a text to ms since the epoch. The text is a number of ms, or a time in ISO 8601. If the text
+    has no time zone, the time is UTC. Raises ValueError.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value

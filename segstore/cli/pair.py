@@ -1,5 +1,5 @@
-"""Prints what `segstore replicas` shows of a primary or a standby: its role, the primary or standby on the
-other side, and the standby's lag.
+"""Prints the output of `segstore replicas` for a primary or a standby: its role, the primary or standby on
+the other side, and the standby's lag.
 
 On disk: the directory is only read. Threads: one.
 """

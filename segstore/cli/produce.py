@@ -51,10 +51,10 @@ class Router:
             self._append(partition, chunk, np.flatnonzero(where == partition))
 
     def _partitions(self, chunk: Chunk) -> Any:
-        """Return the partition of each record. This is the value of --partition. If --partition is not given,
-        the partition is the value of the record's field `partition`. If the record has no such field, the
-        record's key determines the partition. All records of a chunk that have no key either go to one
-        partition, which changes from chunk to chunk.
+        """Return the partition of each record: the value of --partition. If --partition is not given, it is
+        the value of the record's field `partition`. If the record has no such field, the record's key
+        determines the partition. All records of a chunk without field and key go to one partition, which
+        changes from chunk to chunk.
         """
         from segstore.client.producer.partitioner import NO_PARTITION, partitions_for_keys
 

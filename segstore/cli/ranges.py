@@ -104,7 +104,9 @@ class RecordRange(NamedTuple):
 
 
 def range_options(command: F) -> F:
-    """Add the options. The command gets their values as a `RecordRange`, the argument `limits`."""
+    """Add the options that choose a range of records. The command gets their values as a `RecordRange`, the
+    argument `limits`.
+    """
 
     @wraps(command)
     def run(

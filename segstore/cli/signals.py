@@ -65,10 +65,11 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def stopped_by_signals(*, unfinished: bool = False) -> Iterator[None]:
-    """A context manager: in its `with` block SIGTERM and SIGHUP raise `EndedError`. After SIGTERM the error
-    is suppressed at the end of the block: a supervisor stops a service with SIGTERM, and takes each exit
-    status except for 0 as a failure. If `unfinished`, the block is a task that has to be finished, and the
-    error is not suppressed.
+    """A context manager: in its `with` block SIGTERM and SIGHUP raise `EndedError`.
+
+    The error of SIGHUP is passed on. The error of SIGTERM is suppressed at the end of the block, so that the
+    exit status is 0: a supervisor stops a service with SIGTERM, and takes any other status as a failure. If
+    `unfinished`, the error of SIGTERM is passed on too, because the block's task was not finished.
     """
     try:
         with ended_by_signals():

@@ -30,7 +30,7 @@ class StoreClientSettings(client.ClientSettings):
     def parse(cls: type[S], mapping: Mapping[str, Any]) -> S:
         """Return the settings that `mapping`, {name: value}, describes. Missing settings get their defaults.
         Settings of the network are ignored, and one warning names them. Raises the errors of
-        `Settings.parse`.
+        the base class's `parse`.
         """
         given = mapping.items() if isinstance(mapping, dict | Mapping) else ()
         ignored = sorted(name for name, value in given if cls._is_ignored(name, value))

@@ -1,4 +1,5 @@
-"""`Alarm`: calls a function at a set time, through the store's scheduler, which refers to the alarm weakly.
+"""`Alarm`: calls a function at a set time, through the store's scheduler. The scheduler has only a weak
+reference to the alarm.
 
 Threads: any.
 """
@@ -15,9 +16,9 @@ from segstore.storage.scheduler import Scheduler
 
 
 class Alarm:
-    """Calls `ring` at the earliest of the times that were passed to `set` since the last `clear`. `due` is
-    that earliest time, in ms of `clock`; inf if `set` was not called since. `ring` must call `clear` first,
-    because `set` ignores times that are not earlier than `due`.
+    """Calls the function `ring` at the earliest of the times that were passed to `set` after the last call of
+    `clear`. `due` is that earliest time, in ms of `clock`; inf if there is none. `ring` must call `clear`
+    before it calls `set`, because `set` ignores times that are not earlier than `due`.
     """
 
     def __init__(self, scheduler: Scheduler, clock: MonotonicMs, ring: Callable[[], None]) -> None:
@@ -27,7 +28,7 @@ class Alarm:
         self.due = math.inf
 
     def set(self, due: float) -> None:
-        """Call `ring` at `due`, unless the alarm is already set for an earlier time."""
+        """Call `ring` at the time `due`, unless the alarm is already set for that time or an earlier one."""
         me = weakref.ref(self)
 
         def ring() -> None:
@@ -39,15 +40,19 @@ class Alarm:
             if due >= self.due or self._stopped:
                 return
             self._scheduler.after(max(due - self._clock(), 0) / 1000, ring)
-            self.due = due  # after the call above: if an interrupt stops that call, the next `set` repeats it
+            # `due` is set after the call of `after`: if an interrupt ends that call, the next `set` repeats
+            # it.
+            self.due = due
 
     def _is_for(self, due: float) -> bool:
-        """Return whether the alarm is set for `due`, and not for an earlier time since."""
+        """Return whether the alarm is still set for the time `due`: neither `clear` nor `stop` was called,
+        and no earlier time was set.
+        """
         with self._lock:
             return self.due == due and not self._stopped
 
     def clear(self) -> None:
-        """Forget the set time."""
+        """Cancel the set time, so that `set` accepts any time."""
         with self._lock:
             self.due = math.inf
 

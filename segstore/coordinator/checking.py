@@ -1,5 +1,4 @@
-"""`segstore.check`: the findings about a store's bytes, and about records of its internal topics that can't
-be decoded.
+"""`segstore.check`: checks a store's bytes and the records of its internal topics, and returns findings.
 
 On disk: only reads. Threads and processes: any.
 """
@@ -36,30 +35,31 @@ LOOKS: Mapping[str, tuple[str, Look]] = {
     STATE: ("a transaction's", lambda store, log: TransactionStateLog(store).unreadable(log)),
 }
 DOUBTS: Mapping[str, Callable[[PartitionLog], list[Doubt]]] = {SHARES: doubts}
-"""Checks of records that can be decoded, by topic."""
+"""Functions that check the content of decoded records, by topic."""
 
 
 def check(path: str | os.PathLike[str], *, progress: Callable[[int], None] | None = None) -> list[Finding]:
-    """Return the findings about a store, partition by partition; the list is empty if the store is sound.
+    """Check all bytes of a store, and return the findings in the order of partitions; the list is empty if
+    there is no damage.
 
-    Internal topics are checked too. A finding there is the latest record of a key if the record can't be
-    decoded, or if it has a share partition's state in a form that no coordinator writes. `progress` is called
-    with the size in bytes of each checked segment. Raises StorageError if the directory is missing, or holds
-    other files and no store.
+    The records of internal topics are checked too. The latest record of a key is a finding if it can't be
+    decoded, or if it is a state of a share partition that no coordinator would write. `progress` is called
+    with the size of each checked segment, in bytes. Raises StorageError if the directory is missing, or if it
+    has other files but no store.
     """
     root = arguments.path("path", path)
     return [*bytes_of.check(root, progress=progress), *check_internal(root)]
 
 
 def check_internal(path: str | os.PathLike[str]) -> list[Finding]:
-    """Return the findings in records of internal topics, which `check` returns after the findings in bytes.
-    Raises StorageError if there is no store.
+    """Check only the records of internal topics, and return the findings. Raises StorageError if there is no
+    store.
     """
     with storage.open(path, mode="r") as store:
         try:
             topics = store.topics()
         except (SegstoreError, OSError):
-            return []  # `bytes_of.check` reports the damage
+            return []  # `bytes_of.check` reports why the topics can't be read.
         places = [(t, p) for t in LOOKS if t in topics for p in topics[t].partition_ids]
         return [finding for place in places for finding in _check_partition(store, *place)]
 
@@ -73,7 +73,8 @@ def _check_partition(store: Store, topic: str, partition: int) -> Iterator[Findi
         offsets = [*(each.offset for each in found), *(each.offset for each in doubtful)]
         paths = {offset: _path(log, offset) for offset in offsets}
     except (SegstoreError, OSError):
-        return  # `bytes_of.check` reports damage; a deleted log has no findings
+        # Either the log is damaged, which `bytes_of.check` reports, or it was deleted.
+        return
     for each in found:
         fate = "it can't be used by this version of segstore" if each.newer else "it is passed over"
         message = f"not readable as {whose} record, {fate}: {each.reason}"

@@ -1,5 +1,5 @@
-"""Settings in the form of the wire protocol: texts, types and sources (Kafka: DescribeConfigsResponse, its
-ConfigSource and ConfigType). Threads: any; no state.
+"""Settings as the wire protocol has them: each with its value as text, its type and its source (Kafka:
+DescribeConfigsResponse, ConfigSource, ConfigType). Threads: any; the functions have no state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Type(IntEnum):
 
 
 class Synonym(NamedTuple):
-    """The value of a setting at one of its sources."""
+    """The value of a setting at one source, and the setting's name there."""
 
     name: str
     value: str | None
@@ -48,8 +48,8 @@ class Synonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """One setting of a resource. `broker_entry` is the broker's setting from which a topic or a group
-    inherits.
+    """One setting of a resource. If the resource is a topic or a group, `broker_entry` is the broker's
+    setting whose value it inherits.
     """
 
     name: str
@@ -67,7 +67,9 @@ class ConfigEntry(NamedTuple):
 
     @property
     def synonyms(self) -> list[Synonym]:
-        """Return the setting's values at all sources, the effective one first; a null default is left out."""
+        """Return the setting's values at all sources, the effective value first. If the default is null, the
+        default is not among them.
+        """
         own = Synonym(self.name, self.value, self.source)
         if self.broker_entry is not None:
             return [own] * (self.source in MADE_FOR_ONE) + self.broker_entry.synonyms
@@ -76,30 +78,32 @@ class ConfigEntry(NamedTuple):
 
 
 MADE_FOR_ONE = frozenset({ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_GROUP_CONFIG})
-"""The sources of settings that were set for one topic or one group."""
+"""The sources of values that were set for one topic or one group."""
 
 
 LISTS = frozenset({"cleanup.policy"})
-"""Settings whose values are lists, which support append."""
+"""The settings whose values are lists. IncrementalAlterConfigs can append to them."""
 OF_ALL_BROKERS = frozenset({"min.insync.replicas"})
-"""Settings that are set for all brokers together, because the eligible leader replicas depend on them
-(KIP-966, ConfigurationControlManager.maybeGenerateElrSafetyRecords).
+"""The settings that can't be set for a single broker, only for all brokers together, because the eligible
+leader replicas depend on these settings (KIP-966,
+ConfigurationControlManager.maybeGenerateElrSafetyRecords).
 """
 
 
 def text(value: object) -> str | None:
-    """Return a value as Kafka writes it; None for None."""
+    """Return a setting's value as the text that Kafka would write; None if `value` is None."""
     if value is None:
         return None
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, tuple):  # one item a line: the parser of such a setting accepts this
+    # The parser of a setting that is a tuple accepts a line for each item.
+    if isinstance(value, tuple):
         return "\n".join(map(str, value))
     return _java_double(value) if isinstance(value, float) else str(value)
 
 
 def _java_double(value: float) -> str:
-    """Return a number in the format of java.lang.Double.toString."""
+    """Return a number as java.lang.Double.toString would write it."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         return repr(value)
     digits, _, exponent = f"{Decimal(repr(value)).normalize():E}".partition("E")
@@ -107,13 +111,13 @@ def _java_double(value: float) -> str:
 
 
 def settings_of(store: Store) -> KafkaSettings | None:
-    """Return the settings of a store, or None if the store is open for reading."""
+    """Return the settings of a store; None if the store is open only for reading."""
     side = store.engine
     return None if isinstance(side, StoreReader) else side.config
 
 
 def of_topic(config: TopicConfig, store: KafkaSettings | None) -> Iterator[ConfigEntry]:
-    """Yield all settings of a topic; a setting that the topic has not set comes from its store."""
+    """Yield all settings of a topic. A setting that was not set for the topic has the store's value."""
     of_its_store = {} if store is None else {entry.name: entry for entry in of_store(store)}
     for entry in _entries(config, config.explicit, ConfigSource.DYNAMIC_TOPIC_CONFIG):
         name = BROKER_NAMES.get(entry.name, entry.name)
@@ -121,9 +125,9 @@ def of_topic(config: TopicConfig, store: KafkaSettings | None) -> Iterator[Confi
 
 
 def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[ConfigEntry]:
-    """Yield all settings of a group; a setting that was not set for the group has the value of the store's
-    setting. `broker_entry` has the store's name for the setting, or the group's name if the store has no such
-    setting or `store` is None.
+    """Yield all settings of a group. A setting that was not set for the group has the store's value. The name
+    in `broker_entry` is the store's name for the setting; if the store has no such setting, or if `store` is
+    None, it is the group's name for it.
     """
     of_its_store = {} if store is None else {entry.name: entry for entry in of_store(store)}
     for entry in _entries(made, made.explicit, ConfigSource.DYNAMIC_GROUP_CONFIG):
@@ -133,8 +137,7 @@ def of_group(made: GroupConfig, store: KafkaSettings | None) -> Iterator[ConfigE
 
 def _before(entry: ConfigEntry, name: str | None, of_broker: ConfigEntry | None) -> ConfigEntry:
     """Return a topic's or group's setting with the broker's setting as `broker_entry`. A setting that was not
-    set for the topic or group gets the broker's value. `name` is the broker's name for the setting, None if
-    no broker has the setting.
+    set gets the broker's value. `name` is the broker's name for it; None if brokers do not have it.
     """
     default = _source(entry.name, ConfigSource.DEFAULT_CONFIG)
     broker_entry = of_broker or entry._replace(value=entry.default, source=default)
@@ -153,22 +156,22 @@ def of_store(config: KafkaSettings) -> Iterator[ConfigEntry]:
 
 
 def of_all_brokers(config: KafkaSettings) -> Iterator[ConfigEntry]:
-    """Yield the settings that a store has for all brokers together, without defaults: Kafka shows defaults
-    only among the settings of a single broker.
+    """Yield the store's settings that hold for all brokers together. Their defaults are omitted, because
+    Kafka shows defaults only among the settings of a single broker.
     """
     return (entry._replace(default=None) for entry in of_store(config) if entry.name in OF_ALL_BROKERS)
 
 
 def of_server(config: Settings) -> Iterator[ConfigEntry]:
-    """Yield all settings of a server, by a broker's dotted names. A setting that equals its default counts as
-    not set.
+    """Yield all settings of a server, with dotted names, as a broker's settings have. A setting whose value
+    equals its default counts as not set.
     """
     made = {name for name, o in options(type(config)).items() if _held(config, name) != o.default}
     return _entries(config, made, ConfigSource.STATIC_BROKER_CONFIG)
 
 
 def of_listeners(protocol: str, host: str, port: int) -> ConfigEntry:
-    """Return the setting with the protocol and address that clients connect to."""
+    """Return the setting advertised.listeners: the protocol and the address that clients connect to."""
     at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return ConfigEntry(
         "advertised.listeners",

@@ -1,6 +1,7 @@
-"""Kafka's ConsumerProtocol: subscriptions and assignments as bytes, versions 0 to 3.
+"""Kafka's ConsumerProtocol, versions 0 to 3: encodes and decodes subscriptions and assignments.
 
-Data of a newer version is read as version 3, because no version may remove fields (Kafka: ConsumerProtocol).
+Bytes of a newer version are decoded as version 3, because no version may remove fields (Kafka:
+ConsumerProtocol).
 Threads: any; the functions have no state.
 """
 
@@ -21,7 +22,7 @@ _SUBSCRIPTION, _ASSIGNMENT = "ConsumerProtocolSubscription", "ConsumerProtocolAs
 
 
 def encode_subscription(subscription: MemberSubscription, version: int = LAST_VERSION) -> bytes:
-    """Encode a subscription without `group_instance_id`, which is not part of the schema. Raises
+    """Encode a subscription. Its `group_instance_id` is omitted, because the schema has no such field. Raises
     InvalidArgumentError.
     """
     _check(version)
@@ -37,7 +38,9 @@ def encode_subscription(subscription: MemberSubscription, version: int = LAST_VE
 
 
 def decode_subscription(data: bytes, group_instance_id: str | None = None) -> MemberSubscription:
-    """Decode the bytes of a subscription; null user data becomes b"". Raises InvalidArgumentError."""
+    """Decode the bytes of a subscription. If its user data is null, `user_data` is b"". Raises
+    InvalidArgumentError.
+    """
     try:
         body = decode_body(_SUBSCRIPTION, _version(data), data)
     except ValueError as error:
@@ -55,8 +58,8 @@ def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Me
 def encode_assignment(
     partitions: Iterable[TopicPartition], user_data: bytes | None = b"", version: int = LAST_VERSION
 ) -> bytes:
-    """Encode partitions by topic; topics are in the order of their first partitions. Raises
-    InvalidArgumentError.
+    """Encode an assignment. Its partitions are grouped by topic; the topics have the order in which they
+    first occur in `partitions`. Raises InvalidArgumentError.
     """
     _check(version)
     kind = structs(_ASSIGNMENT)
@@ -65,8 +68,8 @@ def encode_assignment(
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Return the partitions of an encoded assignment; empty bytes, from a member without an assignment, give
-    an empty list. Raises InvalidArgumentError.
+    """Decode an assignment, and return its partitions. If `data` is empty, because a member has no
+    assignment, return an empty list. Raises InvalidArgumentError.
     """
     if not data:
         return []
@@ -77,8 +80,8 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
 
 
 def version_of(data: bytes) -> int:
-    """Return the version of a subscription or an assignment, at most LAST_VERSION. Raises
-    InvalidArgumentError.
+    """Return the version of an encoded subscription or assignment; LAST_VERSION if the version is newer.
+    Raises InvalidArgumentError.
     """
     try:
         return _version(data)

@@ -16,12 +16,12 @@ from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
 
 Changes = Mapping[tuple[str, str], ScramCredential | None]
-"""The new credential by user and mechanism; None removes the credential."""
+"""Maps (user, mechanism) to the new credential; None removes the user's credential for the mechanism."""
 
 
 class ScramCredentials:
     """The credentials of a store's users. The constructor raises CorruptCheckpointError or StorageError if
-    they can't be read.
+    the credentials can't be read.
     """
 
     def __init__(self, store: Store) -> None:
@@ -39,16 +39,16 @@ class ScramCredentials:
         """Do nothing: the object holds no resource."""
 
     def find(self, user: str, mechanism: str) -> ScramCredential | None:
-        """Return a user's credential, or None."""
+        """Return a user's credential for a mechanism; None if there is none."""
         return self._held.get(user, {}).get(mechanism)
 
     def all(self) -> Credentials:
-        """Return all credentials, by user and mechanism."""
+        """Return all credentials, first by user, then by mechanism. The caller must not change them."""
         return self._held
 
     def alter(self, changes: Changes) -> None:
-        """Set and remove credentials together, durable on return. A user without a credential is removed.
-        Raises InvalidArgumentError, ReadOnlyError, StorageError, StoreClosedError.
+        """Make all changes together; they are durable when this method returns. A user whose last credential
+        is removed is removed too. Raises InvalidArgumentError, ReadOnlyError, StorageError, StoreClosedError.
         """
         self._context.check_writable()
         if self._writer is None:
@@ -76,7 +76,7 @@ class ScramCredentials:
 
 
 def scram_credentials(store: Store) -> ScramCredentials:
-    """Return the credentials of an open store; if it is open for reading, a snapshot of its credentials.
+    """Return the credentials of an open store. If the store is open only for reading, they are a snapshot.
     Raises CorruptCheckpointError, StorageError, StoreClosedError, ForkedError.
     """
     if store.keeps:

@@ -1,8 +1,8 @@
-"""`GroupSettings`: the settings of single groups, which override the store's (KIP-848, KIP-932; Kafka:
-GroupConfig, GroupConfigManager).
+"""`GroupSettings`: the settings of single groups, which override the store's settings (KIP-848, KIP-932;
+Kafka: GroupConfig, GroupConfigManager).
 
-On disk: the store's file of group settings (`storage.store.kept_files`). Threads: any. A change holds from
-each member's next heartbeat on.
+On disk: the store's file of group settings (`storage.store.kept_files`). Threads: any. A member gets a
+change with its next heartbeat.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval
 
 
 class Timing(NamedTuple):
-    """The session timeout and the heartbeat interval of a group's members, ms."""
+    """The session timeout and the heartbeat interval of a group's members, in ms."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
 
 
 class GroupSettings:
-    """The settings of a store's groups. The constructor raises CorruptCheckpointError or StorageError if they
-    can't be read.
+    """The settings of a store's groups. The constructor raises CorruptCheckpointError or StorageError if the
+    settings can't be read.
     """
 
     def __init__(self, store: Store) -> None:
@@ -61,17 +61,17 @@ class GroupSettings:
         """Do nothing: the object holds no resource."""
 
     def groups(self) -> list[str]:
-        """Return the groups that have settings of their own, in order."""
+        """Return the names of the groups that have settings of their own, sorted."""
         return sorted(self._held)
 
     def made(self, group: str) -> GroupConfig:
-        """Return the settings that were set for a group; all other settings have Kafka's defaults in the
-        result.
+        """Return the group's own settings. In the result, a setting that was not set for the group has
+        Kafka's default, even if the store has another value.
         """
         return self._held.get(group, GroupConfig())
 
     def timing(self, group: str) -> Timing:
-        """Return the effective timeouts of a group: its own settings, else the store's."""
+        """Return the effective timeouts of a group. A timeout that was not set for it is the store's."""
         return self._timing(self.made(group))
 
     def _timing(self, config: GroupConfig) -> Timing:
@@ -88,33 +88,34 @@ class GroupSettings:
     # --- share groups --------------------------------------------------------------------------
 
     def share(self, group: str) -> ShareSettings:
-        """Return the effective settings of a share group, the same object until they change."""
-        # Read before `_held`. `alter` replaces `_held` first, so settings from the old `_held` can only get
-        # into the old `_shares`.
+        """Return the effective settings of a share group. It is the same object until a setting changes."""
+        # `_shares` is read before `_held`, and `alter` replaces `_held` before `_shares`. So settings that
+        # are made from the old `_held` are never stored in the new `_shares`.
         shares = self._shares
         made = self._held.get(group)
-        name = "" if made is None else group  # groups without settings of their own share one object
+        # All groups without settings of their own share one object, whose name is "".
+        name = "" if made is None else group
         found = shares.get(name)
         if found is None:
             found = shares[name] = share_settings(name, made or GroupConfig(), self._store, self._level)
         return found
 
     def share_limits(self, group: str) -> Limits:
-        """Return the limits of a share group: records in flight per partition, deliveries, and the duration
-        of a record lock.
+        """Return the limits of a share group, for example the number of records in flight per partition and
+        the duration of a lock.
         """
         return self.share(group).limits
 
     def share_timing(self, group: str) -> ShareTiming:
-        """Return the timeouts of a share group's members."""
+        """Return the session timeout and the intervals of a share group."""
         return self.share(group).timing
 
     def share_isolation(self, group: str) -> str:
-        """Return the isolation level with which a share group reads, one of ISOLATION_LEVELS."""
+        """Return the isolation level of a share group's reads, which is one of ISOLATION_LEVELS."""
         return self.share(group).isolation
 
     def share_reset(self, group: str) -> AutoReset:
-        """Return the reset policy, which chooses a share group's start offset in a new partition."""
+        """Return the policy that chooses a share group's start offset in a partition that is new to it."""
         return self.share(group).reset
 
     def dead_letters(self, group: str) -> DeadLetterRules:
@@ -122,16 +123,17 @@ class GroupSettings:
         return self.share(group).dead_letters
 
     def set_share_version(self, level: int) -> None:
-        """Set the level of the feature share.version; below 2 no group has dead letters (KIP-1191)."""
+        """Set the level of the feature share.version. Below level 2 no group has dead letters (KIP-1191)."""
         with self._lock:
             self._level, self._shares = level, {}
 
     # --- changes -------------------------------------------------------------------------------
 
     def alter(self, group: str, changes: Mapping[str, Any], *, validate_only: bool = False) -> None:
-        """Change settings of a group, durable on return; None resets a setting to the store's. If
-        `validate_only`, only check the changes. The group need not exist. Raises ConfigError,
-        InvalidRequestError for an empty name, ReadOnlyError, StorageError.
+        """Change settings of a group; the changes are durable when this method returns. A value of None
+        removes the group's own setting, so that the store's value holds. If `validate_only`, only check the
+        changes. The group need not exist. Raises ConfigError, ReadOnlyError, StorageError, and
+        InvalidRequestError if the group's name is empty.
         """
         self._context.check_writable()
         if self._writer is None:
@@ -153,8 +155,8 @@ class GroupSettings:
             self._shares = {}
 
     def _check(self, wanted: GroupConfig) -> None:
-        """Raise ConfigError if settings lie outside of the store's bounds, or contradict each other (Kafka:
-        GroupConfig.validateValues).
+        """Raise ConfigError if a setting is outside of the store's bounds, or if two settings contradict each
+        other (Kafka: GroupConfig.validateValues).
         """
         store, made, timing = self._store, wanted.explicit, self._timing(wanted)
         for name, value, least, most in (
@@ -188,8 +190,8 @@ class GroupSettings:
 
 
 def group_settings(store: Store) -> GroupSettings:
-    """Return the settings of an open store's groups; if the store is open for reading, a snapshot of them.
-    Raises CorruptCheckpointError, StorageError, StoreClosedError, ForkedError.
+    """Return the settings of an open store's groups. If the store is open only for reading, they are a
+    snapshot. Raises CorruptCheckpointError, StorageError, StoreClosedError, ForkedError.
     """
     if store.keeps:
         return shared(store, GroupSettings)

@@ -1,13 +1,14 @@
-"""`LinearPattern`: regular expressions from clients that are not trusted, matched in time linear in the text,
-as Kafka does by RE2/J. Python's `re` backtracks, which takes exponential time for some patterns.
+"""`LinearPattern`: matches regular expressions of untrusted clients in a time that is linear in the length of
+the text, as Kafka does by RE2/J. Python's `re` backtracks: for some patterns it takes exponential time.
 
-If the package google-re2 is installed, that package does the matching, and the syntax is RE2's. Otherwise
-patterns have a simple form: literals, `.`, classes as [a-z0-9_] and [^,], \\d \\w \\s \\D \\W \\S, any
-other character after a backslash (a literal), groups ( ) and (?: ), alternatives |, ?
-* + and their lazy kind, which changes nothing because a whole text is matched, ^ before and $ after an
-alternative of the whole pattern. A pattern of another form is refused, with an error that names the
-unsupported construct. The simple form becomes an automaton with a position for each character of the pattern
-(Glushkov); a text is matched by the set of positions that are possible after each character.
+If the package google-re2 is installed, it does the matching, and the syntax is that of RE2. If it is not
+installed, patterns must have a simple form. This form allows literals, `.`, classes as [a-z0-9_] and [^,],
+\\d \\w \\s \\D \\W \\S, an escaped character that is no letter or digit, groups ( ) and (?: ), alternatives
+with |, and the repeats ? * +. Lazy repeats as *? are allowed, and have no effect, because a pattern must
+match the whole text. Outside of groups, an alternative may begin with ^ and end with $. Any other pattern is
+refused with an error that names the unsupported construct. The pattern becomes a Glushkov automaton, with a
+position for each character of the pattern. The matching computes the set of possible positions after each
+character of the text.
 
 Nothing is on disk. Threads: any; a pattern does not change.
 """
@@ -25,16 +26,16 @@ Test = Callable[[str], bool]
 
 
 class LinearPattern:
-    """A pattern for whole texts.
+    """A regular expression, which must match the whole of a text.
 
-    Raises InvalidArgumentError if the pattern is no regular expression. Without google-re2 it is also raised
-    if the pattern is not of the simple form, is longer than MOST_CHARACTERS, or has groups nested deeper than
-    MOST_NESTED.
+    The constructor raises InvalidArgumentError if `pattern` is no regular expression. If google-re2 is not
+    installed, it is also raised if the pattern does not have the simple form that the module's docstring
+    describes, has more than MOST_CHARACTERS characters, or has groups nested deeper than MOST_NESTED.
     """
 
     def __init__(self, pattern: str) -> None:
         self.matches: Test = _by_re2(pattern) or _SimplePattern(pattern).matches
-        """Returns whether the whole text matches."""
+        """A function that returns whether the pattern matches the whole text."""
 
 
 def _by_re2(pattern: str) -> Test | None:
@@ -43,7 +44,8 @@ def _by_re2(pattern: str) -> Test | None:
     except ImportError:
         return None
     if not hasattr(re2, "Options"):
-        return None  # not google-re2: another package `re2`, which may use Python's `re`
+        # `re2` is another package than google-re2; it may use Python's `re`.
+        return None
     options = re2.Options()
     options.log_errors = False
     try:
@@ -57,8 +59,8 @@ def _by_re2(pattern: str) -> Test | None:
 
 
 class _PatternPart(NamedTuple):
-    """A part of a pattern: whether the part matches an empty text, and the positions, as bits, at which a
-    match that is not empty may begin and end.
+    """A part of a pattern. `is_nullable`: the part matches the empty text. `first` and `last`: the positions
+    of the automaton at which a non-empty match may begin and end; bit n stands for position n.
     """
 
     is_nullable: bool
@@ -83,7 +85,9 @@ def _bits(positions: int) -> Iterator[int]:
 
 
 class _SimplePattern:
-    """Reads a pattern from the left to the right; `_tests` and `_follow` have an entry for each position."""
+    """A pattern of the simple form, as a Glushkov automaton. `_tests` has a function for each position, which
+    accepts characters; `_follow` has for each position the positions that may come next, as bits.
+    """
 
     def __init__(self, pattern: str) -> None:
         if len(pattern) > MOST_CHARACTERS:
@@ -137,7 +141,9 @@ class _SimplePattern:
         return found
 
     def _at_dollar(self) -> bool:
-        """Return whether an alternative of the whole pattern ends with $ here, and skip the $ if it does."""
+        """Return whether the next characters are a $ that ends an alternative outside of groups; skip the $
+        if so.
+        """
         if self._depth or self._next != "$":
             return False
         rest = self._text[self._at :].lstrip("$")

@@ -1,10 +1,10 @@
-"""Loading of one partition of an internal topic (Kafka: CoordinatorLoader), and the warnings about its
-unusable records.
+"""Loads one partition of an internal topic into a coordinator's memory (Kafka: CoordinatorLoader), and warns
+of records that can't be decoded.
 
-Only the last record of each key is decoded. If this record is not of the topic's format, it is skipped, and
-the log is read again for the last readable record of the key. If the record has a newer version, its group or
-transactional id can't be used, because a new record of the key would replace a content that is not
-understood.
+Only the last record of each key is decoded. If this record is not in the topic's format, it is skipped, and
+the log is read again to find the last readable record of the key. If the last record has a newer version than
+this segstore can read, its group or transactional id can't be used, because the next record of the key would
+replace content that this segstore does not understand.
 On disk: only reads. Threads: any; values are immutable, the functions have no state.
 """
 
@@ -24,8 +24,9 @@ _TOMBSTONE = LastRecord(None, -1)
 
 
 class UnreadableRecord(NamedTuple):
-    """A record that can't be decoded. `newer` is True if the record has a newer version, which makes its
-    group or transactional id unusable; False if the record is not of the topic's format, and is skipped.
+    """A record that can't be decoded. If `newer` is True, it has a newer version than this segstore can read,
+    and its group or transactional id can't be used. If `newer` is False, it is not in the topic's format, and
+    is skipped.
     """
 
     offset: int
@@ -34,26 +35,27 @@ class UnreadableRecord(NamedTuple):
 
 
 Replay = Callable[[bytes, LastRecord, "int | None"], "UnreadableRecord | None"]
-"""Applies the last record of a key; returns an UnreadableRecord if it can't be decoded. The last argument is
-the producer id if the record belongs to an open transaction, else None.
+"""A function that applies the last record of a key to a coordinator's memory. It returns an UnreadableRecord
+if the record can't be decoded, else None. Its last argument is the producer id if the record belongs to an
+open transaction, else None.
 """
 
 
 def load_last(
     source: PartitionLog, replay: Replay, judge: Replay, *, transactional: bool = False
 ) -> list[UnreadableRecord]:
-    """Replay the last record of each key up to the present end of the log. If that record is not of the
-    topic's format, replay the last readable record of the key instead. Return the unreadable last records.
-    Raises CorruptRecordError, StorageError.
+    """Call `replay` with the last record of each key, up to the present end of the log. If that record is not
+    in the topic's format, call `replay` with the last readable record of the key too. Return the last records
+    that can't be decoded. Raises CorruptRecordError, StorageError.
 
-    `judge` returns the same as `replay`, but changes nothing. `transactional`: the topic's records may be
-    part of transactions.
+    `judge` returns what `replay` would return, but changes nothing. `transactional` is True if the topic's
+    records may be part of transactions.
     """
     end = source.end_offset
     ended = outcomes(source) if transactional else None
     found = _replay_all(last_records(source, end, ended=ended), replay)
     junk = {key for key, each in found.items() if not each.newer}
-    # If `judge` refuses even a tombstone, the key itself can't be decoded, and no record of it is readable.
+    # If `judge` can't decode even a tombstone of a key, the key itself is unreadable, and so are its records.
     passed = {key for key in junk if judge(key, _TOMBSTONE, None) is None}
     if passed:
 
@@ -65,10 +67,10 @@ def load_last(
 
 
 def _replay_all(last: LastRecords, replay: Replay) -> dict[bytes, UnreadableRecord]:
-    """Replay records, and return the unreadable ones by key."""
+    """Call `replay` with each of the records. Return the records that can't be decoded, by key."""
     found = {}
-    # Records outside of open transactions come last, because the log may have them after records of the same
-    # key in an open transaction.
+    # `last.settled`, the records outside of open transactions, comes last, because it may have a later record
+    # of a key than an open transaction has.
     for producer_id, records in (*last.open.items(), (None, last.settled)):
         for key, record in records.items():
             unreadable = replay(key, record, producer_id)
@@ -78,8 +80,8 @@ def _replay_all(last: LastRecords, replay: Replay) -> dict[bytes, UnreadableReco
 
 
 def warn(source: PartitionLog, what: str, found: Iterable[UnreadableRecord]) -> None:
-    """Log one warning about all skipped records of a partition; `what` is the
-    owner of the expected kind of record, for example "a transaction's".
+    """Log one warning about all skipped records of a partition. `what` says whose records the topic has, for
+    example "a transaction's".
     """
     junk = sorted(each for each in found if not each.newer)
     if junk:

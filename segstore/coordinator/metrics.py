@@ -1,4 +1,4 @@
-"""`Sensor`: sums, averages and maxima over the last time windows, as in Kafka's clients.
+"""`Sensor`: computes sums, averages and maxima over the last time windows, as Kafka's clients do.
 
 Threads: one thread at a time records values in a sensor; other threads may read the sensor, and may miss the
 value that is being recorded.
@@ -14,7 +14,7 @@ MonotonicMs = Callable[[], float]
 
 
 def monotonic_ms() -> float:
-    """Return the milliseconds of a clock that never goes back."""
+    """Return the time of a clock that never goes back, in ms."""
     return time.monotonic() * 1000
 
 
@@ -26,10 +26,11 @@ class _Window:
 
 
 class Sensor:
-    """Recorded values over `samples` windows of `window_ms` (Kafka: SampledStat, Rate, Avg, Max).
+    """Records values in time windows of `window_ms` ms, and keeps the last `samples` windows (Kafka:
+    SampledStat, Rate, Avg, Max).
 
-    Values older than all windows are dropped; `total` and `count` are of all time. The average and the
-    maximum of no values are NaN, as in Kafka.
+    `total` and `count` include values from before these windows. If there is no value in the windows, the
+    average and the maximum are NaN, as in Kafka.
     """
 
     __slots__ = ("_clock", "_samples", "_window_ms", "_windows", "count", "total")
@@ -42,11 +43,13 @@ class Sensor:
         self.count, self.total = 0, 0.0
 
     def record(self, value: float, now: float | None = None) -> None:
-        """Record a value, measured at `now` (ms of the sensor's clock; the present time by default)."""
+        """Record a value. `now` is the time of the measurement, in ms of the sensor's clock; None stands for
+        the present time.
+        """
         if now is None:
             now = self._clock()
         if not self._windows or now - self._windows[-1].began >= self._window_ms:
-            # A new list, because another thread may be reading the old list.
+            # This makes a new list, because another thread may be reading the old list.
             self._windows = [*self._windows, _Window(now)][-self._samples :]
         window = self._windows[-1]
         window.count += 1
@@ -75,19 +78,19 @@ class Sensor:
 
     @property
     def rate(self) -> float:
-        """Return the sum of the recent values per second."""
+        """Return the sum of the recent values, divided by the duration of their windows in seconds."""
         recent = self._recent()
         return sum(window.total for window in recent) / self._seconds(recent)
 
     @property
     def count_rate(self) -> float:
-        """Return the number of recent values per second."""
+        """Return the number of recent values, divided by the duration of their windows in seconds."""
         recent = self._recent()
         return sum(window.count for window in recent) / self._seconds(recent)
 
     def _seconds(self, recent: list[_Window]) -> float:
-        """Return the duration of the recent windows in seconds. At least `samples` - 1 whole windows are
-        counted, so that the first values don't give a high rate.
+        """Return the duration of the recent windows in seconds, but at least that of `samples` - 1 whole
+        windows, so that the first values don't give a high rate.
         """
         elapsed = self._clock() - recent[0].began if recent else 0.0
         missing = self._samples - 1 - int(elapsed // self._window_ms)

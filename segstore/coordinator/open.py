@@ -1,7 +1,8 @@
 """`segstore.open`: opens a store, and completes or aborts the transactions that an earlier process left open.
 
-On disk: through `storage.store` and `storage.shared`, and through `coordinator.transaction` if the store has
-an open transaction, or has had transactions and was not closed cleanly. A broker's directory is not changed.
+On disk: writes through `storage.store` and `storage.shared`. Also writes through `coordinator.transaction` if
+the store has an open transaction, or if it has had transactions and was not closed cleanly. A broker's
+directory is not changed.
 Threads: any.
 """
 
@@ -26,7 +27,8 @@ from segstore.storage.store.writing_side import WritingSide
 
 log = Logger("segstore")
 
-RETRY = 30.0  # seconds
+# The pause before `end_transactions` is tried again, in seconds.
+RETRY = 30.0
 Sharing = bool | Literal["guest"]
 
 
@@ -41,25 +43,28 @@ def open(
     timeout: float | None = None,
     shared: Sharing = False,
 ) -> Store:
-    """Open a store, which is a directory; mode "rw" makes the directory if it is missing.
+    """Open a store, which is a directory. With mode "rw" the directory is created if it is missing.
 
-    "rw": this process is the only writer. After a crash the store is recovered first (`Store.recovered` lists
-    the changes). Transactions that were being committed are completed. Other open transactions are aborted,
-    unless their producer is a client of a server, because such a producer may go on. "r": takes no lock and
-    changes nothing; the directory may be a Kafka broker's.
-    `config`: the store's settings by Kafka's names; `clock` returns ms since the epoch. `file_mode`: the mode
-    of all files of a new store, regardless of the umask, by default 0o600 (directories: 0o700); 0o640 lets a
-    group read. An existing store keeps its mode. `timeout`: the longest wait of "rw", in seconds, for a store
-    that is open for writing elsewhere; by default `open` does not wait.
+    With mode "rw" this process is the only writer. After a crash the store is recovered first
+    (`Store.recovered` lists the changes). Transactions that were being committed are completed. Other open
+    transactions are aborted, except those whose producer is a client of a server, because such a producer may
+    continue its transaction. With mode "r" `open` takes no lock and changes nothing; the directory may be
+    that of a Kafka broker.
+    `config` has the store's settings by Kafka's names. `clock` is a function that returns ms since the epoch.
+    `file_mode` is the mode of all files of a new store, regardless of the umask. It is 0o600 by default
+    (0o700 for directories); 0o640 allows the files' group to read. The mode of an existing store does not
+    change. `timeout` is the longest time, in seconds, to wait in mode "rw" while the store is already open
+    for writing. By default `open` does not wait.
 
-    `shared`: True lets several processes write the store, if each of them passes `shared`. The first process
-    is the host, an ordinary writer; later processes are guests, which append and read by themselves, and
-    leave all other changes to the host. If the host exits, a guest becomes the host. "guest": this process
-    never becomes the host; `timeout` is its longest wait for a host. With "r" `shared` must be False, because
-    a reader can read a shared store without it.
+    If `shared` is True, several processes can write the store, if each of them passes `shared`. The first
+    process is the host, an ordinary writer. Later processes are guests: they append and read by themselves,
+    and send all other changes to the host. If the host exits, a guest becomes the host. If `shared` is
+    "guest", this process never becomes the host, and `timeout` is its longest wait for a host. With mode "r"
+    `shared` must be False; a reader can read a shared store too.
 
-    Raises StoreLockedError (with the pid of the process that has the lock), StorageError, ConfigError,
-    InvalidArgumentError; with `shared` HostUnavailableError, NotShareableError, UnsupportedFormatError.
+    Raises StoreLockedError, which names the pid of the process that has the lock, StorageError, ConfigError,
+    InvalidArgumentError. If `shared` is not False, also raises HostUnavailableError, NotShareableError,
+    UnsupportedFormatError.
     """
     if shared is not False:
         return _open_shared(path, _sharing(shared, mode), config, clock, files, file_mode, timeout)
@@ -105,7 +110,8 @@ def _open_shared(
     files = files or Files()
     with os_errors():
         check_shareable(files, arguments.path("path", path))
-        from segstore.storage.store.shared_opening import open_shared  # a module for Linux only
+        # This module can be imported only on Linux.
+        from segstore.storage.store.shared_opening import open_shared
 
         context = storage.open_context(path, settings, clock, files, file_mode)
         side = open_shared(context, settings, shared, seconds)
@@ -118,14 +124,16 @@ def _open_shared(
 
 
 def forget_topic(store: Store, topic: str, topic_id: str) -> None:
-    """Remove the committed offsets and share states of a deleted topic from the internal topics."""
+    """Remove a deleted topic's committed offsets, and the states of its share partitions, from the internal
+    topics.
+    """
     forget_offsets(store, topic)
     forget_shares(store, topic, topic_id)
 
 
 def forget_shares(store: Store, topic: str, topic_id: str) -> None:
-    """Remove a deleted topic's partitions from share groups, with their states, also if no share group was
-    used in this process.
+    """Remove a deleted topic's partitions from share groups, and the states of its share partitions, even if
+    this process has not used a share group.
     """
     if CONSUMER_OFFSETS in store.topics():
         from segstore.coordinator.group.coordinator import forget_share_partitions
@@ -138,7 +146,7 @@ def forget_shares(store: Store, topic: str, topic_id: str) -> None:
 
 
 def forget_offsets(store: Store, topic: str) -> None:
-    """Remove a deleted topic's committed offsets, also if no group was used in this process."""
+    """Remove a deleted topic's committed offsets, even if this process has not used a group."""
     if topic == CONSUMER_OFFSETS or CONSUMER_OFFSETS in store.topics():
         from segstore.coordinator.offsets.group_offsets import forget_topic
 
@@ -147,8 +155,7 @@ def forget_offsets(store: Store, topic: str) -> None:
 
 def end_transactions(store: Store) -> None:
     """If there may be open transactions, create the transaction coordinator, which completes or aborts them.
-    Before that, if a crash has cut the ends of logs, cut the states of the logs' share partitions. If a step
-    fails, log the error, and schedule a retry.
+    Before that, call `cut_shares`. If one of the two steps fails, log the error, and schedule a retry.
     """
     try:
         writer = store.writer()
@@ -156,8 +163,8 @@ def end_transactions(store: Store) -> None:
         if SHARE_GROUP_STATE in topics:
             cut_shares(store, writer)
         info = topics.get(TRANSACTION_STATE)
-        # After a power cut partitions may have transactions that `__transaction_state` has lost. Only the
-        # coordinator's constructor finds such transactions, so each unclean close needs a coordinator.
+        # After a power failure partitions may have open transactions that `__transaction_state` has lost.
+        # Only the coordinator's constructor finds them, so it is needed after each unclean close.
         if info is None or not info.ours or not (writer.unstable() or writer.opened()):
             return
         from segstore.coordinator.transaction.coordinator import TransactionCoordinator
@@ -169,8 +176,9 @@ def end_transactions(store: Store) -> None:
 
 
 def cut_shares(store: Store, writer: WritingSide) -> None:
-    """Cut the states of share partitions whose logs lost their ends in a crash. A state that can't be cut now
-    is cut when its share partition is loaded.
+    """If the store was not closed cleanly, remove the offsets above the ends of recovered logs from the
+    states of share partitions. A state that can't be changed now is changed when its share partition is
+    loaded.
     """
     if not writer.opened():
         return

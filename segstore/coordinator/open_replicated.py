@@ -1,8 +1,8 @@
-"""`segstore.open_replicated`: opens a replicated store, completes or aborts the transactions that were left
-open, and begins to append the batches that processes stage in the store's inboxes.
+"""`segstore.open_replicated`: opens a replicated store, completes or aborts the transactions that an earlier
+process left open, and starts to append the batches that other processes stage in the store's inboxes.
 
-On disk: the replicas and the metadata, through `replication`; groups, transactions and inboxes, as
-`segstore.open` writes them. Threads: any.
+On disk: writes the replicas and the metadata, through `replication`; writes groups, transactions and inboxes
+as `segstore.open` does. Threads: any.
 """
 
 from __future__ import annotations
@@ -35,29 +35,30 @@ def open_replicated(
     inline: bool = False,
     timeout: float | None = None,
 ) -> ReplicatedStore:
-    """Open one store over several directories, in which each partition has one or more replicas. The first
-    path is directory 0, and so on. The first open makes missing directories. This process becomes the only
-    writer of all directories.
+    """Open one store over several directories. Each partition has one or more replicas, all in different
+    directories. The first of `paths` is directory 0, and so on. The first open creates missing directories.
+    This process becomes the only writer of all directories.
 
-    A majority of the directories and the `witness`, which holds only the metadata, must be available;
-    directories that are not available stay offline. With `adopt`, one of the directories may be a store
-    without replicas at the first open: its partitions keep their bytes, offsets and settings, and have one
-    replica, in that directory; `reassign` adds replicas. `unreplicate` makes the store a store without
-    replicas again. `config` has settings by Kafka's names, of the store and of its replicas; `clock`,
-    `file_mode` and `timeout` are as in `open`. Open transactions are completed or aborted as in `open`.
-    docs/replication.md describes the guarantees of an acknowledgement.
+    `witness` is one more directory, which has only the metadata. A majority of all directories, including the
+    witness, must be available. Directories that are not available are offline. If `adopt` is True, one of the
+    directories may be a store without replicas at the first open: its partitions keep their bytes, offsets
+    and settings, and have one replica, in that directory; `reassign` adds replicas. `unreplicate` makes the
+    store a store without replicas again. `config` has settings of the store and of its replicas, by Kafka's
+    names. `clock`, `file_mode` and `timeout` are as in `open`. Open transactions are completed or aborted as
+    in `open`. docs/replication.md describes the guarantees of an acknowledgement.
 
-    By default followers fetch in threads of their directories, so a disk that hangs delays appends only until
-    its replicas are removed from the in-sync replicas. With `inline` an append writes all replicas itself
-    while all are in sync. Such an append is many times faster. But while a disk hangs, the appends to all
-    partitions with a replica on the disk wait, and perhaps the threads of the directories that lead these
-    partitions.
+    By default followers fetch in the threads of their directories, so a disk that hangs delays appends only
+    until its replicas are removed from the in-sync replicas. If `inline` is True, an append writes all
+    replicas itself while all of them are in sync. Such an append is many times faster. But while a disk
+    hangs, the appends to all partitions that have a replica on it wait, and perhaps also the threads of the
+    directories that lead these partitions.
 
-    Raises QuorumLostError without a majority; StaleDirectoryError for a directory of another store, or a
-    directory in the place of another; StoreLockedError, StorageError, ConfigError, InvalidArgumentError,
-    InvalidTypeError.
+    Raises StoreLockedError, StorageError, ConfigError, InvalidArgumentError, InvalidTypeError,
+    QuorumLostError if there is no majority, and StaleDirectoryError if a directory belongs to another store,
+    or if two directories have changed places.
     """
-    all_paths = given_paths(paths, witness)  # resolved at once, because the current directory may change
+    # Paths are made absolute now, because the current directory may change.
+    all_paths = given_paths(paths, witness)
     opened = partial(
         opening.open_replicated,
         all_paths if witness is None else all_paths[:-1],

@@ -1,9 +1,10 @@
-"""Failures of requests that a retry may cure (Kafka: RetriableException), and the retries of clients in this
-process.
+"""Recognizes errors after which a request may succeed if it is repeated (Kafka: RetriableException), and
+repeats the requests of clients in this process.
 
-A coordinator that waited for replicas would delay all its requests. So after a failover, and while the
-outcome of a write is unknown, a coordinator fails requests at once (Kafka: COORDINATOR_LOAD_IN_PROGRESS,
-which clients retry). Threads: any; the functions have no state.
+A coordinator that waited for replicas would delay all its requests. So while it loads, for example after a
+failover, and while it does not know whether a write has succeeded, it fails requests at once (Kafka:
+COORDINATOR_LOAD_IN_PROGRESS, after which clients repeat the request). Threads: any; the functions have no
+state.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from segstore.storage.store.store import Store
 R = TypeVar("R")
 
 API_TIMEOUT_MS = 60_000.0
-"""Longest wait of a call that has no timeout of its own (Kafka: default.api.timeout.ms)."""
+"""The longest wait of a call that has no timeout of its own (Kafka: default.api.timeout.ms)."""
 BACKOFF_MS = 100.0
-"""The pause between two tries (Kafka: retry.backoff.ms); any publication of the store cuts the pause short.
-"""
+"""The pause between two tries (Kafka: retry.backoff.ms). Any publication of the store ends the pause."""
 LOADING = (OffsetNotAvailableError, RequestTimedOutError)
-"""A coordinator's errors while it loads, or while the outcome of a write is unknown. A repeated request runs
-after that outcome is known, and has the same effect with either outcome.
+"""A coordinator raises these errors while it loads, or while it does not know whether a write has succeeded.
+If the request is repeated, it runs when that is known; its effect is the same whether or not the write has
+succeeded.
 """
 
 _PASSING = frozenset(
@@ -61,15 +62,15 @@ _UNDECIDED = (NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, Reque
 
 
 def may_be_written(error: BaseException) -> bool:
-    """Return whether the records of a failed write may be in the log, because replicas did not answer in time
-    or leadership moved.
+    """Return whether the records of a failed write may be in the log: True if replicas did not answer in
+    time, or if another replica became the leader.
     """
     return isinstance(error, _UNDECIDED)
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether a retry may help, because the cause, such as a full disk, may go away. The failed call
-    has written nothing, unless `may_be_written(error)`.
+    """Return whether the failed call may succeed if it is repeated, because the cause of the error, such as a
+    full disk, may go away. The failed call has written nothing, unless `may_be_written(error)`.
     """
     if isinstance(error, _RETRIABLE):
         return True
@@ -80,8 +81,8 @@ def passes(error: BaseException) -> bool:
 
 
 def back_off(store: Store, deadline: float) -> bool:
-    """Wait for up to BACKOFF_MS, until `deadline` (monotonic, s) at most; return whether there is time for
-    another try.
+    """Wait until `store.publications` changes, at most BACKOFF_MS and at most until `deadline`, in monotonic
+    seconds. Return False, without a wait, if `deadline` has passed; else return True.
     """
     left_ms = (deadline - time.monotonic()) * 1000
     if left_ms <= 0:
@@ -93,8 +94,9 @@ def back_off(store: Store, deadline: float) -> bool:
 def when_loaded(
     store: Store, call: Callable[[], R], check: Callable[[], object], timeout_ms: float | None
 ) -> R:
-    """Return the result of `call`, which is repeated while the coordinator loads. `check` runs before each
-    repetition, and may raise. Raises KafkaTimeoutError after `timeout_ms`, by default API_TIMEOUT_MS.
+    """Call `call` until it raises no error of LOADING, and return its result. `check` is called before each
+    repetition; an error that it raises ends the repetitions. Raises KafkaTimeoutError after `timeout_ms`;
+    None stands for API_TIMEOUT_MS.
     """
     limit = API_TIMEOUT_MS if timeout_ms is None else timeout_ms
     deadline = time.monotonic() + limit / 1000

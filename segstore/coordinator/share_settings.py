@@ -1,5 +1,5 @@
-"""`ShareSettings`: the effective settings of a share group: its own settings, or its store's (KIP-932,
-KIP-1191, KIP-1240; Kafka: GroupConfigManager, GroupConfig).
+"""`ShareSettings`: the effective settings of a share group. A setting that the group does not have has the
+store's value (KIP-932, KIP-1191, KIP-1240; Kafka: GroupConfigManager, GroupConfig).
 
 On disk: nothing. Threads: any; immutable.
 """
@@ -17,12 +17,12 @@ from segstore.logger import Logger
 log = Logger("segstore")
 
 DEAD_LETTERS_SINCE = 2
-"""The first level of the feature share.version that has dead letters."""
+"""The lowest level of the feature share.version at which groups have dead letters."""
 
 
 class ShareTiming(NamedTuple):
     """The session timeout and heartbeat interval of a share group's members, and the least time between two
-    assignments of the group; ms.
+    assignments of the group. All are in ms.
     """
 
     session_timeout_ms: int
@@ -31,9 +31,9 @@ class ShareTiming(NamedTuple):
 
 
 class DeadLetterRules(NamedTuple):
-    """The dead-letter settings of a share group. `topic` is "" if it has no dead letters; `copies` says
-    whether dead letters have the key and value of their records. The topic's name must begin with `prefix`; a
-    missing topic is made if `creates` is set.
+    """The dead-letter settings of a share group. `topic` is the name of its dead letter topic, "" if the
+    group has no dead letters. `copies` is True if dead letters have the key and value of their records. The
+    topic's name must begin with `prefix`. If `creates` is True, a missing topic is created.
     """
 
     topic: str
@@ -42,9 +42,9 @@ class DeadLetterRules(NamedTuple):
     creates: bool
 
     def fault(self, found: TopicConfig | None) -> str | None:
-        """Return the reason why the group can't write dead letters to its topic, or None (KIP-1191; Kafka:
-        ShareGroupDLQStateManager). `found` has the topic's settings, None if there is no such topic. The
-        settings are checked at each attempt to write a dead letter.
+        """Return the reason why the group can't write dead letters to `topic`; None if it can (KIP-1191;
+        Kafka: ShareGroupDLQStateManager). `found` has the topic's settings; it is None if there is no such
+        topic. The caller checks this at each attempt to write a dead letter.
         """
         if not self.topic.startswith(self.prefix):
             return (
@@ -76,7 +76,7 @@ class ShareSettings(NamedTuple):
 
 
 class Bound(NamedTuple):
-    """The store's bounds of a group's setting; `of_store` is the value for groups that don't set it."""
+    """The store's bounds for a setting of groups. `of_store` is the value for groups without this setting."""
 
     of_store: int
     least: int
@@ -84,7 +84,7 @@ class Bound(NamedTuple):
 
 
 def bounds(store: StoreConfig) -> Mapping[str, Bound]:
-    """Return, by name, the `Bound` of each share group setting that has bounds in the store."""
+    """Return a dict from the name of each share group setting that has bounds to its `Bound`."""
     return {
         "share.assignment.interval.ms": Bound(
             store.group_share_assignment_interval_ms,
@@ -120,9 +120,9 @@ def bounds(store: StoreConfig) -> Mapping[str, Bound]:
 
 
 def share_settings(group: str, made: GroupConfig, store: StoreConfig, level: int) -> ShareSettings:
-    """Return the effective settings of a group whose own settings are `made`, at `level` of the feature
-    share.version. If a value lies outside of the store's bounds, because the bounds were changed after the
-    value was set, the nearest bound counts, and a warning is logged.
+    """Return the effective settings of a group. `made` are the group's own settings; `level` is the level of
+    the feature share.version. If a value is outside of the store's bounds, because the bounds were changed
+    after the value was set, the nearest bound is the effective value, and a warning is logged.
     """
     within = {name: _within(group, name, bound, made) for name, bound in bounds(store).items()}
     topic = made.errors_deadletterqueue_topic_name if level >= DEAD_LETTERS_SINCE else ""
@@ -173,8 +173,8 @@ def _value(name: str, made: GroupConfig) -> int:
 
 
 def fault(made: GroupConfig, store: StoreConfig) -> str | None:
-    """Return the reason why a group can't have these settings, because a value lies outside of the store's
-    bounds, or two values contradict each other; None if the settings are valid (Kafka:
+    """Return the reason why a group can't have the settings `made`: a value is outside of the store's bounds,
+    or two values contradict each other. Return None if the settings are valid (Kafka:
     GroupConfig.validateValues).
     """
     known = bounds(store)

@@ -1,9 +1,9 @@
-"""The parts of an open store that all its clients share, one of each kind: coordinators, quotas, committed
-offsets.
+"""Creates the objects that all clients of an open store use together, such as coordinators, quotas and
+committed offsets. A store has at most one object of each of these kinds: a "part" of the store.
 
-Threads: any. A part is made once, under a lock of the store, and closed with the store. Making a part may
-take long, for example because the transaction coordinator reads and writes its logs. A caller that needs a
-part which is already made does not wait for the lock.
+Threads: any. A part is created once, under a lock of the store, and closed with the store. The creation may
+take long, for example if the transaction coordinator reads and writes its logs. A caller does not wait for
+the lock if the part exists already.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from segstore.storage.store.store import Store
 
 
 class StorePart(Protocol):
-    """A part of a store that is made once per store."""
+    """A part of a store: an object that a store has at most once."""
 
     def close(self) -> None:
-        """Close the part; the store calls this when it begins to close, while its other parts still work."""
+        """Close the part. The store calls this when its own close begins, so this can still use the store."""
 
 
 P = TypeVar("P", bound=StorePart)
@@ -28,14 +28,16 @@ P = TypeVar("P", bound=StorePart)
 
 class _StoreParts:
     def __init__(self) -> None:
-        self.lock = nesting()  # a part may ask for another part while it is made
+        # The owner may take this lock again, because the creation of a part may call `shared` for another
+        # part.
+        self.lock = nesting()
         self.made: dict[Callable[[Store], Any], StorePart] = {}
         self.making: set[Callable[[Store], Any]] = set()
         self.closed = False
 
     def close(self) -> None:
-        """Close the parts, the last made first, because a part may use parts that were made before it. From
-        now on no part is made, because a new part could rely on a closed part.
+        """Close the parts in the reverse order of their creation, because a part may use older parts. No part
+        is created after this call begins, because a new part could use a closed part.
         """
         with self.lock:
             self.closed = True
@@ -48,15 +50,15 @@ class _StoreParts:
 
 
 def existing(store: Store, make: Callable[[Store], P]) -> P | None:
-    """Return the store's part `make(store)`; None if it was not made, or the store is being closed."""
+    """Return the part that `shared` has created for `make`; None if there is none, or if it was closed."""
     part: P | None = store.attach(_StoreParts).made.get(make)  # type: ignore[assignment]
     return part
 
 
 def shared(store: Store, make: Callable[[Store], P], build: Callable[[Store], P] | None = None) -> P:
-    """Return the store's only part of the kind `make`. A missing part is made by `build(store)`, by default
-    `make(store)`. Raises ReadOnlyError, StoreClosedError, ForkedError;
-    IllegalStateError in a guest of a shared store, because only the host has these parts.
+    """Return the store's part for the key `make`. If there is none, create it by `build(store)`, or by
+    `make(store)` if `build` is None. Raises ReadOnlyError, StoreClosedError, ForkedError, and
+    IllegalStateError in a guest of a shared store, because only the host has parts.
     """
     store.context.check_writable()
     parts = store.attach(_StoreParts)
@@ -73,14 +75,15 @@ def shared(store: Store, make: Callable[[Store], P], build: Callable[[Store], P]
 
 
 def _made(parts: _StoreParts, store: Store, make: Callable[[Store], P], build: Callable[[Store], P]) -> P:
-    """Make the part, and return it; the caller holds the lock. A signal handler that asks for the same part
-    while it is made gets ReentrantCallError.
+    """Create a part, and return it. The caller must have the lock. If a signal handler asks for the same part
+    during the creation, it gets ReentrantCallError.
     """
     if make in parts.making:
         raise refused(under_way())
     store.check_keeps(make.__name__)
     try:
-        parts.making.add(make)  # inside `try`, so that `finally` undoes it after an interrupt right here
+        # This is inside `try`: if an interrupt comes right after this line, `finally` undoes the line.
+        parts.making.add(make)
         return build(store)
     finally:
         parts.making.discard(make)

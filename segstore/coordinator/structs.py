@@ -1,4 +1,4 @@
-"""Named tuples that clients take and return, with kafka-python's fields.
+"""Named tuples, with kafka-python's fields, that methods of clients take as arguments or return.
 
 Threads: any; all are immutable.
 """
@@ -11,9 +11,9 @@ from typing import NamedTuple
 UNKNOWN_EPOCH = -1
 UNJOINED = "<unjoined>"
 CLIENT_HOST = "localhost"
-"""The host of a group's member in the store's own process."""
+"""The host name that is recorded for a group's member if it runs in the store's own process."""
 Leaver = tuple[str, "str | None"]
-"""The id of a member that leaves its group, and its group_instance_id."""
+"""The member id and the group_instance_id of a member that leaves its group."""
 
 
 class TopicPartition(NamedTuple):
@@ -24,7 +24,7 @@ class TopicPartition(NamedTuple):
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Return the partition numbers of each topic; topics are in the order of their first partitions."""
+    """Return the partition numbers of each topic; the topics have the order in which they first occur."""
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
@@ -32,8 +32,8 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A position to commit: the offset of the next record to read, a note, and the leader epoch of the last
-    record read (-1: not known).
+    """An offset to commit: `offset` is that of the next record to read, `metadata` is any text, and
+    `leader_epoch` is that of the last record that was read, -1 if it is not known.
     """
 
     offset: int
@@ -42,8 +42,8 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The offset and timestamp (ms since the epoch) of a record found by time, and the leader epoch in which
-    it was written.
+    """The offset and timestamp, in ms since the epoch, of a record that was searched by time, and the leader
+    epoch in which the record was written.
     """
 
     offset: int
@@ -52,9 +52,10 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """A consumer's membership in a group, by which a stale member is recognized (KIP-447).
+    """A consumer's membership in a group. A coordinator refuses requests with the data of an earlier
+    membership (KIP-447).
 
-    A consumer without a group has `group_id` None and never joins.
+    If a consumer has no group, `group_id` is None.
     """
 
     group_id: str | None = None

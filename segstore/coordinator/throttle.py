@@ -1,7 +1,8 @@
-"""The throttle of one client: its byte rate for sending or fetching, and its waits.
+"""`QuotaThrottle`: limits the rate, in bytes a second, at which one client sends or fetches.
 
-Threads: any; all clients with the same user and client id share a throttle, and throttles with one common
-rate share a pool. No method waits: methods return the time to wait, which the caller waits without a lock.
+Threads: any; all clients with the same user and client id share a throttle. Throttles whose clients share one
+rate have the same `SharedBucket`, their pool. No method waits: methods return the time that the caller must
+wait. The caller must have no lock while it waits.
 """
 
 from __future__ import annotations
@@ -14,20 +15,22 @@ from segstore.storage.context import Clock
 
 # --- bucket ------------------------------------------------------------------------------------
 
-# A bucket is used by one thread at a time: `QuotaThrottle` holds the lock of its pool.
+# One thread at a time uses a bucket: the methods of `QuotaThrottle` call it under the lock of its pool.
 
 
 class Bucket:
-    """A credit that grows by `rate` bytes a second up to `rate` x `span_s`, and may become a debt.
+    """A credit, which grows by `rate` bytes a second up to `rate` x `span_s` bytes. A negative credit is a
+    debt.
 
-    This is Kafka's TokenBucket. The quota windows only set the largest credit, the bytes that an idle client
-    may send at once (quota.window.num x quota.window.size.seconds x rate). A request of any size passes while
-    there is no debt; with a debt the client waits. After a burst of an idle client the throttle time equals
-    that of ClientQuotaManager, (O - T) / T x W, with W the length of all windows, O the rate measured over W,
-    and T the bound. But a burst counts only until its debt is paid, not until its window has passed.
+    This is Kafka's TokenBucket. The quota windows only determine the largest credit, which an idle client may
+    send at once (quota.window.num x quota.window.size.seconds x rate). A client without a debt may send a
+    request of any size; a client with a debt must wait. After a burst of an idle client, the throttle time is
+    the same as that of Kafka's ClientQuotaManager: (O - T) / T x W, where W is the length of all windows, O
+    is the rate measured over W, and T is the limit. But here a burst has an effect only until its debt is
+    paid, not until its window has passed.
 
-    The credit is counted in thousandths of bytes, so that a millisecond's part of any rate is a whole number
-    and nothing is rounded. A clock that goes back adds nothing.
+    The credit is counted in thousandths of bytes, so that it grows by a whole number in each millisecond, and
+    nothing is rounded. If the clock goes back, the credit does not change.
     """
 
     __slots__ = ("_credit", "_looked", "_most", "rate")
@@ -41,12 +44,12 @@ class Bucket:
         self._credit, self._looked = min(grown, self._most), now_ms
 
     def wait_ms(self, now_ms: int) -> int:
-        """Return the time until the client's debt is paid, 0 without a debt."""
+        """Return the time until the client's debt is paid, in ms; 0 if it has no debt."""
         self._refill(now_ms)
         return max(-(self._credit // self.rate), 0) if self._credit < 0 else 0
 
     def take(self, size: int, now_ms: int) -> int:
-        """Take `size` bytes from the credit, also if that makes a debt; return the new `wait_ms`."""
+        """Subtract `size` bytes from the credit, even if that causes a debt. Return the new `wait_ms`."""
         self._refill(now_ms)
         self._credit -= size * 1000
         return self.wait_ms(now_ms)
@@ -57,7 +60,9 @@ class Bucket:
         return self._credit == self._most
 
     def set_rate(self, rate: int, span_s: int, now_ms: int) -> None:
-        """Change the rate. A debt from the old rate lasts for `span_s` at most."""
+        """Change the rate. If it would take more than `span_s` seconds to pay the debt at the new rate, the
+        debt is reduced so that it takes `span_s` seconds.
+        """
         self._refill(now_ms)
         self.rate, self._most = rate, rate * span_s * 1000
         self._credit = max(min(self._credit, self._most), -self._most)
@@ -66,11 +71,11 @@ class Bucket:
 # --- throttle ------------------------------------------------------------
 
 MOST_WAIT_MS = 100
-"""A waiting client asks again after this time, because the limit or the clock may have been changed."""
+"""A client that waits must call `wait_ms` again after this time: the limit or the clock may have changed."""
 
 
 class SharedBucket:
-    """The bucket of throttles that share one rate; `bucket` is None while there is no limit."""
+    """The pool of throttles that share one rate. `bucket` is their bucket; None if there is no limit."""
 
     __slots__ = ("__weakref__", "bucket", "lock")
 
@@ -81,10 +86,10 @@ class SharedBucket:
 
 class QuotaThrottle:
     """The throttle of one client. `bound` is the client's limit in bytes a second. If there is no limit,
-    `bound` is None, and the methods need not be called.
+    `bound` is None, and the caller need not call any method.
 
-    A client may run ahead of its rate by `windows` windows of `window_s` seconds (the credit of its
-    `Bucket`).
+    After an idle time, a client may at once send or fetch the bytes of `windows` windows of `window_s`
+    seconds each (the largest credit of its `Bucket`).
     """
 
     def __init__(
@@ -98,8 +103,8 @@ class QuotaThrottle:
         self._waits = Sensor(windows, window_s * 1000, clock)
 
     def set_bound(self, bound: int | None, pool: SharedBucket | None = None) -> None:
-        """Change the limit, from the next call on. Throttles with the same `pool` share one rate, so all of
-        them must get the same `bound`; without a pool the rate is this throttle's alone.
+        """Change the limit for all later calls. Throttles with the same `pool` share one rate, so all of them
+        must get the same `bound`. If `pool` is None, the throttle keeps its pool.
         """
         span = self._windows * self._window_s
         pool = SharedBucket() if bound is None else pool or self._pool
@@ -113,8 +118,8 @@ class QuotaThrottle:
             self._pool, self.bound = pool, bound
 
     def wait_ms(self) -> int:
-        """Return the time for which nothing may be sent or fetched; ask again after MOST_WAIT_MS at the
-        latest.
+        """Return the time, in ms, for which the client must not send or fetch. A caller that waits must call
+        this again after at most MOST_WAIT_MS.
         """
         pool = self._pool
         with pool.lock:
@@ -135,21 +140,21 @@ class QuotaThrottle:
 
     @property
     def most_at_once(self) -> int:
-        """Return the limit of one request in bytes: a larger request is throttled even after an idle time
-        (Kafka: getMaxValueInQuotaWindow, all windows except the current window).
+        """Return the size of the largest request, in bytes, that causes no throttling after an idle time
+        (Kafka: getMaxValueInQuotaWindow). It is the limit times the length of all windows except one.
         """
         bound = self.bound
         return (1 << 62) if bound is None else bound * max(self._windows - 1, 1) * self._window_s
 
     def fresh(self) -> bool:
-        """Return whether this throttle has no limit or a full credit, and so is like a new throttle."""
+        """Return whether this throttle has no limit or a full credit, as a new throttle has."""
         pool = self._pool
         with pool.lock:
             return pool.bucket is None or pool.bucket.full(self._clock())
 
     def measured(self) -> dict[str, float]:
-        """Return bytes a second and the mean throttle time (ms) over the windows, by the names of a broker's
-        metrics.
+        """Return the bytes a second, and the mean throttle time in ms, over the last windows. The keys are
+        the names of a broker's metrics.
         """
         with self._lock:
             return {"byte-rate": self._bytes.rate, "throttle-time": self._waits.avg}

@@ -224,6 +224,6 @@ def run(
             if spark:
                 stream(screen, path, flights, driver, archive)
     finally:
-        # The store is checked even if Ctrl-C or an error has ended a part.
+        # The store is checked even if Ctrl-C or an error has ended one of the demo's parts above.
         check_store(screen, path, flights)
     screen.title("Done", f"in {time.perf_counter() - started:.1f} s")

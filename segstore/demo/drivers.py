@@ -148,8 +148,8 @@ def _belongs(pid: str, session: int) -> bool:
 
 # --- interrupted -------------------------------------------------------------------------------
 
-# The functions below read the state that a killed streaming query has left in the store: the query's last
-# micro-batch, in the checkpoint and in the log.
+# The functions below read what a killed streaming query has left in the store: the number of the last
+# micro-batch, once from the query's checkpoint and once from the log that the query wrote.
 
 CHECKPOINTS = "checkpoints"
 

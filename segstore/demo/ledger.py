@@ -185,7 +185,7 @@ class Rates:
 
 
 def frame(status: Status) -> Group:
-    """Return the display of this state, for a terminal."""
+    """Return the display of `status`, for a terminal."""
     seconds = f"{min(status.elapsed, status.seconds):4.1f} of {status.seconds:.0f} s"
     counts = f"{status.sent:,} sent, {status.read:,} read, {status.again:,} again"
     head = Text.assemble(INDENT, (time_text(status.now)[:16], "bold"), f"  {seconds}  {counts}")

@@ -30,7 +30,7 @@ class Board(NamedTuple):
 
 
 def board(state: Board) -> Group:
-    """Return the display of these values, for a terminal."""
+    """Return the display of `state`, for a terminal."""
     lines = [*state.events[-EVENTS:], *[""] * EVENTS][:EVENTS]
     events = [Text(INDENT + line, style="dim", no_wrap=True, overflow="ellipsis") for line in lines]
     head = Text(f"{INDENT}{state.acknowledged:,} records acknowledged", style="bold")

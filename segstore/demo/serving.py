@@ -44,7 +44,7 @@ def serving(screen: Screen, path: str, records: int) -> None:
 
 
 def _run(bootstrap_servers: str, records: int) -> dict[str, int]:
-    """Run the program, and return the counts that it prints."""
+    """Run `_PROGRAM` against the server, and return the counts that it prints."""
     command = [sys.executable, _PROGRAM, bootstrap_servers, TOPIC, str(records)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST)
     if done.returncode:

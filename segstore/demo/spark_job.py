@@ -95,7 +95,7 @@ def start(spark: SparkSession, ck: Checkpoints, path: str, rows: int, late_hours
 
 
 def heartbeat(store: segstore.Store, late_hours: int) -> None:
-    """Append a record without a flight, whose timestamp is so late that Spark writes the rows of all hours.
+    """Append a record that has no flight, and so late a timestamp that Spark writes the rows of all hours.
     Without this record the rows of the last hours would not be written, because Spark can't know that there
     are no more flights. A second call does nothing.
     """

@@ -117,7 +117,7 @@ HEARTBEATS, TARGET = "heartbeats", "delays"
 """Names of topics, the same names as in segstore.demo.spark_job."""
 PARTITIONS = 2
 _BATCHES, _LEAST_BATCHES = 20, 6  # usual number of micro-batches, minimum number of micro-batches
-_FEW = 1000  # number of records in a micro-batch, if there are few flights
+_FEW = 1000  # If there are few flights, a micro-batch has at most this number of records.
 _HOUR_MS = 3_600_000
 # number of windows that are shown, minimum number of flights in each
 _WORST, _LEAST = 3, 10

@@ -43,8 +43,7 @@ def build_info() -> Family:
 
 def store_families(store: Store) -> list[Family]:
     """Return the metrics of a store and its groups, without reading records of topics. Raises
-    StoreClosedError,
-    StorageError, CorruptRecordError.
+    StoreClosedError, StorageError, CorruptRecordError.
     """
     return merged(store.all_families(), group_families(_groups(store)))
 

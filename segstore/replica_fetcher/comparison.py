@@ -86,7 +86,7 @@ class LogComparison:
                 return ComparedWindow(at, end, data, batches)
             if self._on >= 0 or at == self._floor:
                 return None
-            self._back *= _STEP  # This log has no batch at offset `at` or above.
+            self._back *= _STEP  # This log has no batch at offset `at` or above: try a lower offset.
 
     @property
     def at(self) -> int:
@@ -106,9 +106,10 @@ class LogComparison:
         self.window = self._read()
 
     def take(self, data: FetchedData, *, was_alone: bool) -> bool:
-        """Compare the window with the leader's batches in `data`, which begin at the window's offset. Return
-        True if the comparison can continue at once, and False if it can continue only after an ordinary
-        fetch. Raises CorruptRecordError if batches in `data` are damaged.
+        """Compare the window with the leader's batches in `data`, which begin at the window's offset.
+        `was_alone` says that the request was for this log only. Return True if the comparison can continue at
+        once, and False if it can continue only after an ordinary fetch. Raises CorruptRecordError if batches
+        in `data` are damaged.
         """
         window = self.window
         assert window is not None
@@ -149,9 +150,9 @@ class LogComparison:
 
 class Divergence(NamedTuple):
     """The result of a window's comparison. `other` is the base offset of this log's first batch with a record
-    that differs from the leader's record at the same offset, None if no record differs. `agreed` is the
-    offset after the last batch before `other` that has a record in common with the leader's log, None if
-    there is no such batch.
+    that differs from the leader's record at the same offset, None if no record differs. The comparison ends
+    at `other`. `agreed` is the offset after the last batch that was found to have a record in common with the
+    leader's log, None if no batch was found.
     """
 
     agreed: int | None

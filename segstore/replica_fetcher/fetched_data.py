@@ -16,9 +16,9 @@ last stable offset.
 
 class FetchedData(NamedTuple):
     """The data of one partition in a fetch answer. `error` is Kafka's error code. If the isolation level is
-    COMMITTED, `high_watermark` is not the high watermark, but the last stable offset. If this log diverges
-    from the leader's log, `diverging` has a leader epoch and its end offset in the leader's log, and
-    `records` is empty. If this log does not diverge, `diverging` is None. `records` is a slice of the answer,
+    COMMITTED, `high_watermark` is not the high watermark, but the last stable offset. If the leader
+    finds that the fetcher's log diverges from its own, `diverging` has a leader epoch and its end offset in
+    the leader's log, and `records` is empty. If not, `diverging` is None. `records` is a slice of the answer,
     not a copy.
     """
 

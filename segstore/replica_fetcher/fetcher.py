@@ -48,8 +48,8 @@ refuses the fetch.
 
 class FetcherContext(Protocol):
     """Methods of a fetcher's owner that the fetcher calls. `unreported` has the logs that have reached the
-    high watermark of their first fetch answer, and whose leader does not know that yet, because no fetch was
-    made after that.
+    high watermark of their first fetch answer, but were not fetched after that: only the next fetch reports
+    their log end offset to the leader.
     """
 
     unreported: set[FollowedLog]
@@ -123,8 +123,8 @@ class ReplicaFetcher(BrokerThread):
         """Make a fetch that is answered at once, to send the log end offsets of the logs in `unreported` to
         the broker.
         """
-        # `wait_caught_up` waits until the broker knows these log end offsets, so this fetch must not wait for
-        # new records.
+        # These logs have caught up, and this fetch reports their ends to the leader. `wait_caught_up` waits
+        # for the report, so the leader must answer at once, even without new records.
         reached = [each for each in logs if each in self._home.unreported]
         if reached:
             self._fetch(connection, session, {each.key: each for each in logs}, (), waits=False)
@@ -381,8 +381,9 @@ class ReplicaFetcher(BrokerThread):
         return self.run(each, take)
 
     def run(self, each: FollowedLog, take: Callable[[], bool]) -> bool:
-        """Call `take`, and return its result. If `take` raises an error, return False. Before that, delay the
-        log's next fetch, or call `FetcherContext.failed`, because the log can't be fetched any more.
+        """Call `take`, and return its result. If `take` raises an error, delay the log's next fetch, and
+        return False. If the log can't be fetched any more after the error, call `FetcherContext.failed`
+        instead of delaying the fetch.
         """
         pause = self._config.retry_backoff_ms / 1000
         try:

@@ -1,4 +1,4 @@
-"""`PrimaryClient`: sends the requests of a standby to its primary that are not fetches: the registration of
+"""`PrimaryClient`: sends a standby's requests, except for fetches, to its primary: the registration of
 the standby (Kafka: BrokerRegistration), and the leader epoch under which the standby begins to lead (Kafka:
 BeginQuorumEpoch).
 

@@ -122,9 +122,10 @@ class Following(Running, Generic[C]):
         return {(each.topic, each.partition): each.source.lag(end) for each, end in self._own_ends()}
 
     def wait_caught_up(self, timeout_ms: float | None = None) -> bool:
-        """Wait until, in each partition, readers can read all records that the source had at the partition's
-        first fetch, and a fetch has reported that to the source, and return True. Return False after
-        `timeout_ms`, or if the mirror or standby was closed. Raises the errors of `wait`.
+        """Wait until two conditions hold for each partition, and return True: readers can read all records
+        that the source had at the partition's first fetch, and a later fetch has sent the log end offset to
+        the source. Return False after `timeout_ms`, or if the mirror or standby was closed. Raises the errors
+        of `wait`.
         """
         return self._until(self._has_caught_up, deadline_in(timeout_ms))
 

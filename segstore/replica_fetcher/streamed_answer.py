@@ -86,8 +86,8 @@ class Arriving:
                 self._go_on(cut)
 
     def _go_on(self, cut: int) -> None:
-        """Copy the received bytes after the first `cut` bytes to the beginning of the other buffer. The other
-        buffer becomes `_room`.
+        """Copy the received bytes after the first `cut` bytes to the beginning of the buffer `_other`, and
+        swap `_room` and `_other`.
         """
         tail = self._room[cut : self._have]
         if len(self._other) < max(len(tail), 2 * _PIECE):
@@ -104,8 +104,8 @@ class Arriving:
         return self._room[: self._have]
 
     def _begin(self, received: memoryview, size: int) -> None:
-        """Begin to receive a part of the answer. `size` is the number of bytes of this part. `received` are
-        those that have arrived already.
+        """Begin to receive a part of the answer. The part has `size` bytes; `received` are those of them that
+        have arrived already.
         """
         if not self._room:
             self._room = memoryview(bytearray(2 * _PIECE))

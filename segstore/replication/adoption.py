@@ -51,7 +51,7 @@ objects are.
 
 
 def settle(root: str, settings: StoreConfig, files: Files, clock: Clock, file_mode: int | None) -> None:
-    """Recover the plain store at `root`, write its leader epochs, and close it cleanly (the first step).
+    """Recover a plain store, write its leader epochs, and close it cleanly: the first step of an adoption.
 
     Raises InvalidArgumentError if a topic has no settings of segstore, because a Kafka broker made it, if a
     topic has no id, or if staged records can't be appended now. Raises StorageError if the store can't be

@@ -30,7 +30,8 @@ class ChangeCounter:
     def increment(self) -> None:
         """Add 1 to the counter, and wake all waiting threads."""
         self.number = next(self._count) & 0xFFFFFFFF
-        if not self._waiting:  # A thread that is not in the list yet reads the new number before it sleeps.
+        # A thread that is not in the list yet reads the new number before it sleeps, so it needs no wake-up.
+        if not self._waiting:
             return
         for waiter in list(self._waiting):
             waiter.put(None)

@@ -28,8 +28,8 @@ class CpuPlacement:
         self._together, self._limit = 0, 1
 
     def note_other(self) -> None:
-        """Store the number of the processor that the calling thread runs on. Only the thread that stays calls
-        this method.
+        """Store the number of the processor that the calling thread runs on. Called only by the thread that
+        is never moved.
         """
         self._other = lib.seg_processor()
 

@@ -123,7 +123,7 @@ class DataDirectory:
         self._disk_thread = DiskThread()
         thread = None if settings.inline else self._disk_thread
         self._host = ReplicaHost(broker, brokers, home, settings.fetch_max_bytes, thread)
-        self._warned: dict[str, float] = {}  # time of the last warning with this text, by text
+        self._warned: dict[str, float] = {}  # text of a warning -> time of the last warning with this text
         self._fenced = False  # True if a log refuses all appends because a call of the disk failed
         writer.context.on_background_error = self._on_background_error
 
@@ -165,8 +165,8 @@ class DataDirectory:
                 outcome.put((work(), None))
             except Exception as error:
                 outcome.put((None, error))
-                # A disk error is raised in the directory's thread, too, which passes it to `on_error`: the
-                # directory may go offline.
+                # The caller of `call` raises the error. A disk error is raised here too, in the directory's
+                # thread, because that thread passes it to `on_error`, which may take the directory offline.
                 if isinstance(error, OSError):
                     raise
 
@@ -406,8 +406,8 @@ def open_directory(
     """Open a directory for writing, and return its writer. Raises StoreLockedError, StorageError, OSError."""
     context = open_context(place.path, settings, clock, files, file_mode)
     writer = StoreWriter(context, settings, replicated=True)
-    # If a writer's owner is garbage, another open in this thread takes the writer's lock. So the context is
-    # the owner until there is a store.
+    # If a writer's owner was garbage-collected, another open in this thread takes the writer's lock. So the
+    # context is the owner until there is a store.
     writer.owner = lambda: context
     return writer
 
@@ -460,7 +460,8 @@ class ReadThread:
             self._ended.open()
 
     def _call(self, read: LeaderRead) -> LeaderRead | None:
-        if (more := read()) is not None:  # `more` reads ahead: the follower lags behind the leader.
+        # If there is more to read, the follower lags. So its thread works while this thread reads.
+        if (more := read()) is not None:
             self._separation.keep()
         return more
 
@@ -484,7 +485,7 @@ class Fetching:
 
     @property
     def ended(self) -> bool:
-        """Return whether the thread has ended."""
+        """Return whether the directory's thread has ended."""
         return self._ended.is_open
 
     def post(self, work: LocalReplica | Callable[[], object]) -> None:
@@ -589,6 +590,6 @@ class Fetching:
         elif more:
             self._directory.ask(replica)
         else:
-            if not self._once_more:  # The first follower of a round sets the time of the round.
+            if not self._once_more:  # The first follower in `_once_more` sets the time for all of them.
                 self._more_at = time.monotonic() + LAST_ROUND
             self._once_more[replica] = None

@@ -1,4 +1,4 @@
-"""`FollowerLog`: changes the log of one replica as the replication core decides (Kafka: the changes that
+"""`FollowerLog`: changes the log of one replica as `Follower` and `Leader` decide (Kafka: the changes that
 Partition and ReplicaFetcherThread make to a UnifiedLog; rules R1, R5, R6, R9 to R13, R41).
 
 On disk are the partition's log and checkpoints, which `storage.log.replica` writes. Threads: one thread at a
@@ -45,15 +45,15 @@ log at which the logs diverge (Kafka: divergingEpoch), or None if no divergence 
 
 
 def log_of(replica: Replica) -> ReplicaLog:
-    """Return a `ReplicaLog`, which the core needs, with the offsets and leader epochs of a replica's log."""
+    """Return a `ReplicaLog` with the offsets and leader epochs of a replica's log."""
     return ReplicaLog(
         replica.epoch_cache.copy(), replica.start_offset, replica.log_end_offset, replica.high_watermark
     )
 
 
 class FollowerLog:
-    """The log of one replica. `lock` is held during calls of the core, and not during disk work. `lock` is
-    None if the caller makes sure that the core is called by one thread at a time.
+    """The log of one replica. `lock` guards the replica's role and offsets in memory. It is not held during
+    disk work. `lock` is None if the caller makes sure that one thread at a time uses the role and offsets.
     """
 
     def __init__(
@@ -110,8 +110,8 @@ class FollowerLog:
         return True
 
     def apply(self, log: ReplicaLog, decide: Callable[[], Effects]) -> bool:
-        """Call `decide`, carry out the returned effects in order, and update the core's `log`. Return whether
-        files changed. Raises StorageError.
+        """Call `decide`, carry out the returned effects in order, and update `log`. Return whether files
+        changed. Raises StorageError.
         """
         with self._lock:
             effects = self._carry_out(decide())

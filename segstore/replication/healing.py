@@ -160,8 +160,8 @@ def _damage(replica: LocalReplica, checked: CheckedPartition, log_end: int) -> R
     offset, reason = min((offset, reason) for offset, _, reason in pieces)
     if "compact" in replica.partition.config.cleanup_policy:
         # A compacted log is copied from offset 0. If this replica kept its records below the damage, a
-        # deleted key could come back: the source may have removed the key's records and its tombstone, while
-        # this replica still has such a record.
+        # deleted key could come back: this replica may have a record of the key below the damage, while the
+        # source has removed all records of the key, and its tombstone.
         offset = 0
     return ReplicaDamage(offset, max(end for _, end, _ in pieces), log_end, reason)
 

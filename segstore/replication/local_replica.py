@@ -4,20 +4,20 @@ Partition).
 
 On disk are the partition's log and checkpoints, which `storage.log.replica` writes. Threads: only the
 directory's own thread changes the log for replication (`become`, `step`), so that other directories go on if
-this disk hangs. Any thread may call the other methods, which call the core under `lock`, and carry out the
-core's effects in memory. No thread holds `lock` during disk work. A thread that appends carries out no
-effects: it registers its append, and waits. So Ctrl-C, which interrupts that thread, can't come between two
-effects.
+this disk hangs. Any thread may call the other methods, which call `core` (the replication protocol, without
+files and threads) under `lock`, and carry out the returned effects in memory. No thread holds `lock` during
+disk work. A thread that appends carries out no effects: it registers its append, and waits. So Ctrl-C, which
+interrupts that thread, can't come between two effects.
 
-If all replicas have the whole log, their native tails are opened: an append is then one native call, which
-writes to all replicas. These appends are reported to the core later (`_catch_up`). There are two modes:
+If all replicas have the whole log, their native tails are opened: an append is then one call of C code, which
+writes to all replicas. Later `core` gets the new log end offset (`_catch_up`). There are two modes:
 
 - With threads, each directory's own thread opens and pauses the tails of that directory (`_offer`,
   `open_by_threads`, `_recall`). This thread holds no lock except for `Tail.token`, the append token. Each
   directory's native thread writes batches to the followers in that directory, so no thread waits for the disk
   of another directory.
 - With the setting `inline`, the appending thread writes to all replicas. One thread opens the tails of all
-  replicas together (`open_tail`), and pauses them before it calls the core. The order of locks is: `lock` of
+  replicas together (`open_tail`), and pauses them before it calls `core`. The order of locks is: `lock` of
   the leader, `lock` of the follower, append token.
 """
 
@@ -105,7 +105,7 @@ class Links(Reads, Protocol):
 class ReplicaHost(NamedTuple):
     """The context that all replicas of one directory share. `broker` is the directory's id. `brokers` has the
     broker registrations. `thread` is the native thread that writes batches to this directory's followers.
-    With the setting `inline` it is None, because the appending thread writes these batches.
+    With the setting `inline`, `thread` is None, because the appending thread writes these batches.
     """
 
     broker: int
@@ -129,13 +129,11 @@ class LocalReplica:
         self.broker, self._brokers, self._links, max_bytes, self._thread = host
         self._inline, self._changing = host.thread is None, False
         self._handed_on = False
-        """Whether native appends may have written to the logs of all replicas after this replica became
+        """Whether C code may have appended to the logs of all replicas after this replica became
         leader.
         """
         self._may_be_open = False
-        """Whether this follower's log may have batches of native appends that were not reported to the core
-        yet.
-        """
+        """Whether C code may have appended batches to this follower's log that `core` does not know yet."""
         self._openings = TailOpenings()
         self.key, self.partition, self.replica = key, partition, replica
         self.lock = Mutex()
@@ -148,7 +146,7 @@ class LocalReplica:
         thread.
         """
         self.shown = partial(self._links.shown, self)
-        """Notifies readers. Called after a native append to all replicas."""
+        """Notifies readers. Called after C code has appended to all replicas."""
         self._waiting = WaitingAppends(key)
         self._fetch = ReplicaFetch(self, self._links, max_bytes)
         partition.acks = self
@@ -181,7 +179,7 @@ class LocalReplica:
             return
         pending = self._waiting.add(end_offset, timeout_ms)
         self._links.appended(self)
-        # `_become` may have called `refuse` before the `add` above.
+        # If `_become` called `refuse` before the `add` above, nobody else refuses this append.
         if not isinstance(self.core.role, Leader):
             self._waiting.refuse()
         self._waiting.await_answer(pending, timeout_ms)
@@ -206,30 +204,32 @@ class LocalReplica:
         self.partition.tail.fence(epoch)
 
     def settle(self) -> None:
-        """Report the log end offset and the waiting appends to the core."""
+        """Pass the log end offset and the waiting appends to `core`."""
         with self.lock:
             self._settle()
-        # A fetch of a follower opens the tail, but a leader without followers gets no fetch.
+        # A follower's fetch opens the native tail, through which C code appends to the log. A leader without
+        # followers gets no fetch, so the tail is opened here.
         if self._inline:
             self.open_tail()
 
     def settle_alone(self) -> None:
-        """Report this leader's appends to the core. If an opening is due, open the leader's native tail.
-        Called by the directory's thread if no in-sync follower fetches from the leader.
+        """Pass this leader's appends to `core`. If an opening is due, open the leader's native tail, through
+        which C code appends to the log. Called by the directory's thread if no in-sync follower fetches from
+        the leader.
         """
         self.settle()
         if self.takes_tails():
             self.open_by_threads()
 
     def hear(self) -> None:
-        """Report native appends to the core, if there may be unreported ones."""
+        """Pass the log end offset to `core` if C code may have appended to the log."""
         if self._handed_on:
             with self.lock:
                 self._settle()
 
     def answer_waiting(self) -> None:
-        """Answer appends that still wait although all replicas have their records: while the native tails are
-        open, no follower fetches, so no fetch answers these appends.
+        """Answer appends that still wait although all replicas have their records. While C code appends to
+        all replicas, no follower fetches, so no fetch answers these appends.
         """
         if self._waiting:
             self.settle()
@@ -255,7 +255,7 @@ class LocalReplica:
             self._carry_out(leader.wait(*request))
 
     def _catch_up(self) -> None:
-        """Report native appends to the core. The caller holds the lock."""
+        """Pass the log end offset to `core`, because C code may have appended. The caller holds the lock."""
         if isinstance(self.core.role, Leader):
             self._settle()
         elif self.core.role is not None:
@@ -266,7 +266,7 @@ class LocalReplica:
                 log.high_watermark = max(log.high_watermark, self.replica.high_watermark)
 
     def note_start(self) -> None:
-        """Report the log start offset to the core, if retention or a delete request moved it."""
+        """Pass the log start offset to `core` if retention or a delete request has moved it."""
         log, start = self.core.log, self.replica.start_offset
         if start > log.start_offset:
             log.start_offset, log.high_watermark = start, max(log.high_watermark, start)
@@ -278,7 +278,8 @@ class LocalReplica:
         """
         with self.lock:
             self._settle()
-            # The recovery point is read under the lock, because `in_sync` needs that.
+            # The recovery point is read under the lock: `in_sync` promises that a replica joins the ISR later
+            # only if it has synced all records below this point.
             own = self.partition.recovery_point
             answer, effects = self.core.on_fetch(request, now_ms(), synced, own)
             self._carry_out(effects)
@@ -311,15 +312,15 @@ class LocalReplica:
 
     def on_time(self) -> None:
         """Propose to remove lagging followers from the ISR (R19), and fail appends whose deadline has come.
-        While the native tail is open, do nothing: no follower lags, and no append waits.
+        While C code appends to all replicas, do nothing: no follower lags, and no append waits.
         """
         tail = self.partition.tail
         if tail.may_be_open:
             # Nothing is done: to take the lock could mean to wait for an append, which waits for a disk.
             if tail.native.is_open:
                 return
-            # Ctrl-C may have interrupted an append before a follower got its batch: the tails are opened
-            # anew.
+            # Ctrl-C may have interrupted an append by C code before a follower got its batch. `opens` then
+            # makes the followers fetch.
             if not self._inline:
                 self._links.opens(self)
         with self.lock:
@@ -343,8 +344,9 @@ class LocalReplica:
         with self.lock:
             self._carry_out(self.core.go_offline())
             self._waiting.refuse()
-        # The tail is closed after the role was changed. So an append that the closed tail refuses does not
-        # find a leader here. A thread that is opening the tail sees the new role, and closes the tail.
+        # The native tail is closed after the role was changed: an append that C code then refuses is tried by
+        # Python code, and finds no leader here. A thread that is opening the tail sees the new role, and
+        # closes the tail.
         if self._inline:
             self.partition.tail.pause()
         else:
@@ -371,7 +373,7 @@ class LocalReplica:
 
     def open_tail(self) -> None:
         """If this replica is the leader and all replicas have the whole log, open the native tails of all
-        replicas. One native append then writes to all replicas. Called only with the setting `inline`.
+        replicas: one call of C code then appends to all replicas. Called only with the setting `inline`.
         """
         with self.lock:
             leader = self.core.role
@@ -391,9 +393,9 @@ class LocalReplica:
                 tail.open_leader(self.partition.validator, epoch, leader.log.end_offset, tails)
 
     def _open_to(self, leader: Leader) -> bool:
-        """Open this follower's native tail for appends of `leader`. Return True if the tail is open. Return
-        False if this replica follows another leader, is changing its log, or has a log that begins below the
-        leader's log or has another end offset.
+        """Open this follower's native tail, so that C code writes the leader's appends to this log, too.
+        Return whether the tail is open. It stays closed if this replica follows another leader, is changing
+        its log, or has a log that begins below the leader's log or has another end offset.
         """
         with self.lock:
             role, log, led = self.core.role, self.core.log, leader.log
@@ -411,8 +413,9 @@ class LocalReplica:
                 return tail.open_follower(self.partition.validator, leader.leader_epoch, log.end_offset)
 
     def _offer(self, leader: LocalReplica) -> None:
-        """Open this follower's native tail if this replica has the leader's whole log, all records are
-        committed, and the last fetch was small enough for a native append. Called by the directory's thread.
+        """Open this follower's native tail, so that C code writes the leader's appends to this log, too. Do
+        nothing if no opening is due, this replica lacks records, records are not committed, or the last fetch
+        was too large for an append by C code. Called by the directory's thread.
         """
         if not 0 < self._fetch.last_bytes <= lib.SEG_HANDED_ROOM or not leader.takes_tails():
             return
@@ -438,13 +441,15 @@ class LocalReplica:
             self._links.opens(leader)
 
     def takes_tails(self) -> bool:
-        """Return whether the directories' threads may open this leader's native tail now."""
+        """Return whether the directories' threads may now open this leader's native tail, so that C code
+        appends to all replicas.
+        """
         return not self._inline and self._openings.are_due()
 
     def open_by_threads(self) -> None:
-        """Open the native tail of a leader if all followers have the whole log and open tails. If a
-        follower's tail is closed, ask that follower to fetch: it opens its tail after the fetch. Called by
-        the directory's thread.
+        """Open this leader's native tail, through which C code appends to all replicas, if all followers have
+        the whole log and open tails. If a follower's tail is closed, ask that follower to fetch: it opens its
+        tail after the fetch. Called by the directory's thread.
         """
         tail = self.partition.tail
         native = tail.native
@@ -466,7 +471,7 @@ class LocalReplica:
                     self._links.follows(each)
             return
         natives = [each.partition.tail.native for each in followers if each is not None]
-        # True before the tail opens, because the first native append bypasses the core.
+        # Set before the tail opens, so that `hear` passes even the first append by C code to `core`.
         self._handed_on = True
         with tail.token:
             tail.open_leader(self.partition.validator, epoch, end, natives)
@@ -481,23 +486,21 @@ class LocalReplica:
         return native.is_open and bool(native.c.follows)
 
     def _recall(self) -> None:
-        """Pause the native tail, and report the native appends to the core. Called by the directory's
-        thread.
-        """
+        """Stop appends by C code, and pass the log end offset to `core`. Called by the directory's thread."""
         self._pause()
         with self.lock:
             self._catch_up()
         self._may_be_open = False
 
     def _pause(self) -> None:
-        """Close the native tail: no native append begins until it is opened again."""
+        """Close the native tail: C code appends nothing until the tail is opened again."""
         tail = self.partition.tail
         if tail.may_be_open:
             with tail.token:
-                """Taking the append token pauses the tail."""
+                """Taking the append token closes the native tail."""
 
     def _gets_from(self, leader: LocalReplica) -> bool:
-        """Return whether native appends to the leader's log write to this log, too."""
+        """Return whether C code that appends to the leader's log appends to this log, too."""
         if not self._is_offered:
             return False
         leading = leader.partition.tail.native
@@ -505,9 +508,7 @@ class LocalReplica:
 
     @contextmanager
     def _changes(self) -> Iterator[None]:
-        """Close the native tail, and keep it closed during a `with` block that changes the role or the
-        log.
-        """
+        """A context manager: C code does not append during its block, which changes the role or the log."""
         if not self._inline:
             self._recall()
             yield
@@ -525,9 +526,7 @@ class LocalReplica:
         self._links.resume(self, work)
 
     def fetches(self) -> AbstractContextManager[None]:
-        """Return a context manager for a fetch. If the native tail may be open, the context manager keeps it
-        closed during the fetch.
-        """
+        """Return a context manager for a fetch. C code does not append to this log during the fetch."""
         return self._changes() if self._inline or self._may_be_open else _nobody_opens
 
     # --- the directory's thread ------------------------------------------------------------------
@@ -542,8 +541,8 @@ class LocalReplica:
         role = self.core.role
         self._fetch.begin_anew()
         if isinstance(role, Leader) and not _stays(role, registration, self.broker):
-            # After `follow` all appends are refused. So `settle` reports the last append before the role
-            # changes.
+            # After `follow` all appends are refused. So `settle` passes even the last append to `core` before
+            # the role changes.
             self.replica.follow()
             self.settle()
         self._handed_on, self._fetch.last_bytes = False, 0

@@ -128,7 +128,9 @@ class ObservedLog:
     # --- leader epochs --------------------------------------------------------------------
 
     def _epochs(self) -> tuple[LeaderEpochCache, int]:
-        """Return (leader epochs, log end offset). The epochs are those of a log with this end offset."""
+        """Return (leader epochs, log end offset), both read at a time when no batch of a new epoch was being
+        appended or truncated, so that they match.
+        """
         # The writer adds an epoch to the file before it appends the first batch of the epoch, and removes the
         # epoch after it has truncated all batches of the epoch. So the epochs match the log end offset if the
         # file has the same epochs before and after the offset is read.

@@ -242,7 +242,9 @@ def _undo(writers: Sequence[StoreWriter]) -> None:
 
 
 def _check_adopted(path: str, adopt: bool) -> None:
-    """Raise InvalidArgumentError unless `adopt`: the directory at `path` is a store without replicas."""
+    """Raise InvalidArgumentError unless `adopt`. Called if the directory at `path` has a store without
+    replicas.
+    """
     if not adopt:
         raise InvalidArgumentError(
             f"{path} is a store without replicas: with adopt=True it becomes a directory of the replicated "
@@ -281,8 +283,8 @@ class _Assembly:
         """Open the metadata log on a majority of voters. If a directory's copy of the log can't be opened,
         the directory is offline.
         """
-        # A directory that was a plain store gets its metadata log first: until then another process could
-        # open it as a plain store.
+        # Directories with topics of their own come first. Such a directory was a plain store, and until it
+        # has a copy of the metadata log another process could still open it as a plain store.
         by_topics = sorted(self._writers, key=lambda id_: (not self._writers[id_].topics, id_))
         voters = [Voter(id_, self._writers[id_]) for id_ in by_topics]
         config = MetadataLogConfig.of(self._options.settings)
@@ -291,7 +293,7 @@ class _Assembly:
         for id_, error in self._lost.items():
             lost = self._writers.pop(id_)
             places.offline[id_] = f"{lost.context.root}: {error}"
-            if not lost.is_new:  # If it is new, it stays locked until `_undo` has removed its files.
+            if not lost.is_new:  # A new directory stays locked until `_undo` has removed its files.
                 lost.let_go()
         return metadata
 

@@ -1,5 +1,5 @@
 """Turns a directory of a replicated store into a plain store (a store without replicas). Before that,
-`unreplicate` has written the decision into the metadata log.
+`unreplicate` has written the id of this directory into the metadata log.
 
 On disk the leader epochs of the partitions, and the files with quotas, credentials, group settings and the
 first free producer id, are written. The metadata log and `meta.properties` are removed. Threads: one. After a
@@ -29,7 +29,7 @@ BECAME_PLAIN = "segstore.plain.directory"
 
 
 class BecamePlain(Exception):
-    """Raised when a store is opened whose metadata says that the directory `broker` became a plain store."""
+    """Raised if a store is opened and its metadata says that the directory `broker` became a plain store."""
 
     def __init__(self, broker: int, directory_id: str, image: MetadataImage) -> None:
         super().__init__(broker)

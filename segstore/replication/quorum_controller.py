@@ -1,7 +1,8 @@
-"""The controller of a replicated store: the core decides events, and the controller writes the decisions
-durably to a majority of voters, and then publishes them (Kafka: QuorumController; rule R31).
+"""The controller of a replicated store: `core.controller` computes the changes of the metadata that an event
+causes (the decision of the event). This module writes the changes durably to a majority of voters, and then
+publishes them (Kafka: QuorumController; rule R31).
 
-On disk is the metadata log. Threads: one, which decides events in order. The decisions of all events that are
+On disk is the metadata log. Threads: one, which handles events in order. The decisions of all events that are
 in the queue are written in one batch. Any thread may call `post`. Any thread except for the directories' own
 threads may call `call`.
 """
@@ -33,8 +34,8 @@ MOST_EVENTS = 1_000
 
 
 class Decision(NamedTuple):
-    """The result of one event. `records` are records of topics and settings, which the core does not know.
-    `effects` are effects of the core. Their records are written after `records`.
+    """The result of one event. `records` are records of topics and settings. `effects` were returned by a
+    method of `Controller`. The records in `effects` are written after `records`.
     """
 
     records: Sequence[MetadataRecord] = ()
@@ -42,8 +43,8 @@ class Decision(NamedTuple):
 
 
 Event = Callable[[Controller, int], Decision]
-"""A function that the controller calls with the core and the time in ms. If the function raises an error,
-`Answer` gets the error, and nothing changes.
+"""A function that gets the `Controller` and the time in ms, and returns its `Decision`. If the function
+raises an error, `Answer` gets the error, and nothing changes.
 """
 Answer = Callable[[list[Any], "Exception | None"], object]
 """A function that gets the result of an event: (messages of the decision's `Send` effects, None), or ([], the
@@ -86,7 +87,7 @@ class QuorumController:
         Background(self._run, "segstore-controller").start()
 
     def every(self, seconds: float, event: Event) -> None:
-        """Decide `event` every `seconds`. Called before `start`."""
+        """Handle `event` every `seconds` seconds. Called before `start`."""
         self._regular.append((time.monotonic() + seconds, seconds, event))
 
     def stop(self, seconds: float) -> bool:
@@ -98,15 +99,15 @@ class QuorumController:
     # --- any thread ------------------------------------------------------------------------------
 
     def post(self, event: Event, answer: Answer | None = None) -> None:
-        """Queue an event. The controller's thread decides it, and then calls `answer`."""
+        """Queue an event. The controller's thread handles the event, and then calls `answer`."""
         self._asked.put((event, answer or _ignore))
 
     def call(self, event: Event, timeout_ms: float = 30_000) -> list[Any]:
-        """Queue an event, wait until its decision is durable, and return the messages of the decision's
+        """Queue an event, wait until its changes of the metadata are durable, and return the messages of its
         `Send` effects.
 
         Raises the event's error, QuorumLostError and StoreClosedError. Raises RequestTimedOutError if the
-        event is not decided in time. The event may still be decided later.
+        event is not handled in time. The event may still be handled later.
         """
         answered: SimpleQueue[tuple[list[Any], Exception | None]] = SimpleQueue()
         self.post(event, lambda answers, error: answered.put((answers, error)))
@@ -162,8 +163,9 @@ class QuorumController:
                     asked[1]([], self.error or StoreClosedError("the store is closed"))
 
     def decide(self, events: Iterable[tuple[Event, Answer]]) -> None:
-        """Decide events, write all decisions durably in one batch, publish the decisions, and answer the
-        events (R31). Called by the controller's thread, and by `open_replicated` before that thread runs.
+        """Compute the changes of the metadata that the events cause, write all changes durably in one batch,
+        publish the changes, and answer the events (R31). Called by the controller's thread, and by
+        `open_replicated` before that thread runs.
         """
         batch = _DecisionBatch(self.image, self._log.next_offset)
         answers = [(answer, *self._decided(event, batch)) for event, answer in events]
@@ -179,8 +181,8 @@ class QuorumController:
         for answer, messages, failed in answers:
             try:
                 # If the write failed, the answer to each event is the write's error. Refused events get this
-                # error, too: an event may have been refused because of an earlier decision, which the failed
-                # write has lost.
+                # error, too: an event may have been refused because of an earlier event of the batch, whose
+                # changes the failed write has lost.
                 answer(messages, self.error or failed)
             except Exception:
                 log.exception("an answer of the controller failed")
@@ -199,14 +201,14 @@ class QuorumController:
             return [], error
 
     def _lose(self, error: Exception) -> None:
-        """Stop the controller, because the core may have changes that are not durable (R31)."""
+        """Stop the controller, because its state in memory may have changes that are not durable (R31)."""
         self.error = error
         log.error("the controller stops: %s", error)
 
 
 class _DecisionBatch:
-    """The decisions of one write. Each decision is applied to the image before the write. If the write fails,
-    the controller stops, and the image is not used any more.
+    """The `Decision`s that are written together. Each is applied to the image before the write. If the write
+    fails, the controller stops, and the image is not used any more.
     """
 
     def __init__(self, image: MetadataImage, next_offset: int) -> None:

@@ -49,7 +49,7 @@ class ReadAhead:
         return len(self._pieces) >= MOST
 
     def add(self, place: ReadAheadPosition, found: FetchedBatches) -> None:
-        """Add the batches that were read at a position as a piece."""
+        """Append the batches `found`, which were read at `place`, to the batches that were read ahead."""
         self._end = place._replace(offset=found.fetched.next_offset)
         self._pieces.append((place, found))
 

@@ -48,10 +48,10 @@ Found = FetchedBatches | Nothing | SegstoreError | None
 
 
 class LeaderRead(Protocol):
-    """A read of a leader's log."""
+    """A function that reads batches of a leader's log."""
 
     def __call__(self) -> LeaderRead | None:
-        """Read batches. Return the read to make after this one, None if there is none."""
+        """Read batches. Return the function that reads the next batches, None if none are to be read."""
 
 
 class Reads(Protocol):
@@ -194,8 +194,8 @@ class ReplicaFetch:
     def _read(
         self, role: Follower, leader: LeaderEndPoint, request: FetchRequest, answer: FetchAnswer
     ) -> LeaderRead | None:
-        """Read the batches of a fetch answer. Return the read of the batches after them, None if there were
-        none. Called in the reading thread of the leader's directory.
+        """Read the batches of a fetch answer. Return a function that reads the batches after them, None if
+        the answer has no batches. Called in the reading thread of the leader's directory.
         """
         place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
         found: Found = self._ahead.take(place)  # The batches may have been read ahead already.
@@ -210,8 +210,8 @@ class ReplicaFetch:
     def _read_ahead(
         self, leader: LeaderEndPoint, place: ReadAheadPosition, end_offset: int
     ) -> LeaderRead | None:
-        """Read batches below `end_offset` ahead of a follower whose fetch offset is `place`. Return the read
-        of the batches after them, None if no batches were read.
+        """Read batches below `end_offset` ahead of a follower whose fetch offset is `place`. Return a
+        function that reads the batches after them, None if no batches were read.
         """
         at = self._ahead.next_from(place)
         if self._ahead.is_full or at.offset >= end_offset:

@@ -265,8 +265,8 @@ class ReplicaManager:
         directory.post(partial(directory.resume, replica, work))
 
     def opens(self, leader: LocalReplica) -> None:
-        """Ask the thread of the leader's directory to open the leader's native tail, with which one native
-        call appends to all replicas.
+        """Ask the thread of the leader's directory to open the leader's native tail, through which one call
+        of C code appends to all replicas.
         """
         self.directories[leader.broker].post(leader.open_by_threads)
 
@@ -411,8 +411,8 @@ class ReplicaManager:
                 directory.post(partial(directory.apply, self.changes_for(directory.broker, keys)))
 
     def _fence(self, key: PartitionKey, state: PartitionRegistration) -> None:
-        """Refuse appends to the former leaders. If a former leader's disk hangs, applications that wait for
-        it then append to the new leader.
+        """Refuse appends to the former leaders. So if a former leader's disk hangs, the waiting applications
+        append to the new leader.
         """
         for broker in self.directories:
             if broker != state.leader and (replica := self.find(broker, key)) is not None:

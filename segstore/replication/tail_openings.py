@@ -18,9 +18,9 @@ MOST_SKIPPED = 63
 
 
 class TailOpenings:
-    """A backoff for the opening of a leader's native tail. If an open tail was closed before a native append,
-    the next openings are skipped. Each time this happens, the number of skipped openings doubles, up to
-    MOST_SKIPPED.
+    """A backoff for the opening of a leader's native tail. If an open tail was closed before C code has
+    appended through it, the next openings are skipped. Each time this happens, the number of skipped openings
+    doubles, up to MOST_SKIPPED.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class TailOpenings:
         self._backoff = self._skips_left = 0
 
     def are_due(self) -> bool:
-        """Return whether the native tail should be opened now."""
+        """Return whether to open the leader's native tail now, or to skip this opening."""
         last, self._last = self._last, None
         if last is not None and not last.is_open:
             self._backoff = 0 if last.moved else min(2 * self._backoff + 1, MOST_SKIPPED)

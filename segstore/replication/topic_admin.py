@@ -2,7 +2,7 @@
 ReplicationControlManager, ConfigurationControlManager).
 
 On disk are records in the metadata log. When a change is published, each directory makes the folders of its
-partitions. Threads: any. The controller decides the changes one after another.
+partitions. Threads: any. The controller makes the changes one after another.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ReplicatedTopicAdmin:
         return self._settings
 
     def load(self, image: MetadataImage, core: Controller) -> None:
-        """Set `topics` from a metadata image, and pass the settings of the topics to the core."""
+        """Set `topics` from a metadata image, and pass the settings of the topics to `core`."""
         numbers: dict[str, list[int]] = {}
         for key in image.partitions:
             numbers.setdefault(key.topic, []).append(key.partition)
@@ -164,7 +164,7 @@ class ReplicatedTopicAdmin:
         self._manager.news.until(settled, SETTLED, 0.01)
 
     def _reconfigured(self, core: Controller, info: TopicInfo) -> Effects:
-        """Pass a topic's changed settings to the core, and return the core's effects."""
+        """Pass a topic's changed settings to `core`, and return the resulting effects."""
         keys = [PartitionKey(info.name, number) for number in info.partition_ids]
         return core.configure(keys, self._settings.topic_settings(info))
 
@@ -202,10 +202,10 @@ class ReplicatedTopicAdmin:
         self._controller.call(decide)
 
     def _decided(self, name: str) -> TopicInfo:
-        """Return a topic, with the changes that are decided but not published yet. Raises
+        """Return a topic, with the changes that the controller has made but not published yet. Raises
         UnknownTopicOrPartitionError, InvalidTypeError.
         """
-        # The metadata image has all decided changes. `topics` has only the published changes.
+        # The metadata image has all changes. `topics` has only the published changes.
         image = self._controller.image
         check_there(image.topics, name)
         numbers = [key.partition for key in image.partitions if key.topic == name]

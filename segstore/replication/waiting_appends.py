@@ -29,7 +29,7 @@ _UNKNOWN: dict[type[SegstoreError], str] = {
 
 
 class WaitingAppends:
-    """Appends with acks=all to one partition that were not reported to the partition's core yet."""
+    """Appends with acks=all to one partition. They were not passed to `LocalReplica.core` yet."""
 
     def __init__(self, key: PartitionKey) -> None:
         self._key = key
@@ -45,7 +45,7 @@ class WaitingAppends:
         return queue
 
     def take(self) -> list[DelayedProduce]:
-        """Remove all appends from this object, and return them. The caller reports them to the core. One
+        """Remove all appends from this object, and return them. The caller passes them to `core`. One
         thread at a time may call `take`.
         """
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
@@ -72,7 +72,7 @@ class WaitingAppends:
 
 
 def answer(effect: Complete) -> None:
-    """Put the core's answer to one append into the append's queue."""
+    """Put the answer to one append into the append's queue."""
     _queue_of(effect.ticket).put(effect.error)
 
 

@@ -1,6 +1,6 @@
-"""The operations of ACLs. Also has the bits of authorized operations that a server without an authorizer
-answers (org.apache.kafka.common.acl.AclOperation, AclEntry.supportedOperations; KIP-430). Threads: any; no
-state.
+"""The operations of ACLs (org.apache.kafka.common.acl.AclOperation). Also the bit fields that a server
+without an authorizer returns if a request asks for its authorized operations (AclEntry.supportedOperations;
+KIP-430). Threads: any; no state.
 """
 
 from __future__ import annotations

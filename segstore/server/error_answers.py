@@ -75,8 +75,8 @@ class _Errors:
                 self.fill(made, kind, None, "")
             if named:
                 yield made
-            # Some arrays are only in the request, such as `dirs` of AlterReplicaLogDirs. The response has the
-            # arrays that are in their structs.
+            # Some arrays are only in the request, such as `dirs` of AlterReplicaLogDirs. Arrays within their
+            # structs, such as `topics`, are in the response.
             elif asked.is_struct:
                 for inner in self._asked_arrays(each, asked.kind):
                     yield from self._elements(kind, *inner)

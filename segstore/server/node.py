@@ -1,4 +1,4 @@
-"""`Node`: what all handlers of a listener have in common: the store, the settings, the event loop, and the
+"""`Node`: the common objects of a listener's handlers: the store, the settings, the event loop, and the
 node's address.
 """
 

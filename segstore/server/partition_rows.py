@@ -21,7 +21,9 @@ _MOST_BYTES = 16 << 20
 
 
 class _EncodedRows(NamedTuple):
-    """Encoded rows of a topic, with the partitions and leaders from which they were made."""
+    """Encoded rows of a topic (the partition structs of a Metadata answer), with the partitions and leaders
+    from which they were made.
+    """
 
     numbers: Sequence[int]
     leaders: list[PartitionLeader]
@@ -30,7 +32,9 @@ class _EncodedRows(NamedTuple):
 
 
 class PartitionRows:
-    """The cached rows of a server's topics, by topic name and version of the Metadata request."""
+    """The cached rows of a server's topics, by topic name and version of the Metadata request. A row is the
+    encoded struct of one partition.
+    """
 
     def __init__(self, _node: Node) -> None:
         self._held: dict[tuple[str, int], _EncodedRows] = {}

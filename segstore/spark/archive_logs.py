@@ -1,7 +1,8 @@
-"""`ArchiveAlone` and `ArchiveBelow`: the logs by which a query over an archive is planned. `ArchiveAlone`
-needs no store; `ArchiveBelow` reads a live store, and its archive below the store's log start offsets.
+"""`ArchiveAlone` and `ArchiveBelow`: the logs that the plan of a query over an archive uses. `ArchiveAlone`
+has only the archive. `ArchiveBelow` has a live store, and its archive for offsets below the store's log start
+offsets.
 
-In the archive, and on disk: only reads. Threads: one, that of the planner.
+On disk and in the archive: only reads. Threads: one, the planner's.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ class ArchiveAlone:
         self._logs.close()
 
     def refresh(self) -> None:
-        """Refresh the archive's newest state. Raises ArchiveError."""
+        """Read the newest state of the archive. Raises ArchiveError."""
         self._logs.refresh()
 
     @property
     def topics(self) -> Mapping[str, Sequence[int]]:
-        """Return the numbers of the partitions of each topic in the archive."""
+        """Return a dict from each topic in the archive to the numbers of its partitions."""
         return self._logs.topics
 
     def topic_id(self, topic: str) -> str:
@@ -63,50 +64,48 @@ class ArchiveAlone:
         return question(self.log(partition))
 
     def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
-        """Do nothing: archived records are visible at once."""
+        """Do nothing: readers see all archived records."""
 
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return the offset that `end_of` returns for a partition's log. The leader epoch of that offset is
-        not looked up.
-        """
+        """Call `end_of` with a partition's log, and return the resulting offset, without a leader epoch."""
         return OffsetAndEpoch(self.ask(partition, end_of))
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the log's bounds and, for the start and for the end of a micro-batch, the offset below which
-        the log has the same records as when the query was planned. Raises the errors of `ask`.
+        """Compare a partition's log with the plan of a micro-batch, which is from `start` to `end`. Raises
+        the errors of `ask`.
         """
         log = self.log(partition)
         known = [agreed_with(log, log, at) for at in (start or OffsetAndEpoch(0), end)]
         return There(log.start_offset, log.log_end_offset, *known)
 
     def epoch(self, partition: TopicPartition, offset: int) -> int:
-        """Return the leader epoch of the record before an offset, -1 if it is not known."""
+        """Return the leader epoch of the record before an offset; -1 if the epoch is not known."""
         return self.log(partition).position(offset).epoch
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Return an empty tuple: tasks read the archive, and no directory."""
+        """Return an empty tuple, because tasks read the archive, not a directory."""
         return ()
 
     def visible(self, partition: TopicPartition) -> int:
-        """Return the end of the records at the isolation level: the high watermark or the last stable
-        offset.
+        """Return the offset up to which the query may read: the last stable offset if the isolation level is
+        read_committed, else the high watermark.
         """
         log = self.log(partition)
         return log.last_stable_offset if self._committed else log.end_offset
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
-        """Return the base offset of a batch at or shortly before `offset`, or `offset` if that batch is
-        corrupt. Raises the errors of `ask`.
+        """Return the base offset of a batch that begins at or shortly before `offset`; `offset` itself if
+        that batch is corrupt. Raises the errors of `ask`.
         """
         try:
             return self.log(partition).edge(offset)
         except CorruptRecordError:
-            return offset  # the task that reads the batch reports the damage
+            return offset  # The task that reads the corrupt batch will report it.
 
     def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
-        """Return a source for a range of offsets: the archived contents of the range, with their objects."""
+        """Return one source for a range of offsets: the archived objects that have these offsets."""
         log = self.log(partition)
         contents = log.contents.part(start, end)
         if self._committed:
@@ -115,8 +114,8 @@ class ArchiveAlone:
 
 
 class LayeredLog:
-    """A partition's log whose beginning is in an archive: the archive is read below `seam`, the store's log
-    start offset.
+    """A partition's log whose beginning is in an archive. Offsets below `seam`, the store's log start offset,
+    are read from the archive.
     """
 
     def __init__(self, live: PlannedLog, archived: ArchivedLog | None) -> None:
@@ -125,7 +124,7 @@ class LayeredLog:
 
     @property
     def start_offset(self) -> int:
-        """Return the lowest offset of archive and store."""
+        """Return the lowest offset that the archive or the store has."""
         return self.seam if self._archived is None else min(self._archived.start_offset, self.seam)
 
     @property
@@ -144,7 +143,9 @@ class LayeredLog:
         return self._live.last_stable_offset
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later."""
+        """Return the offset of the first record with a timestamp of at least `timestamp_ms`; None if there is
+        none.
+        """
         if self._archived is not None and self.start_offset < self.seam:
             found = self._archived.offset_for_time(timestamp_ms)
             if found is not None and found < self.seam:
@@ -152,14 +153,18 @@ class LayeredLog:
         return self._live.offset_for_time(timestamp_ms)
 
     def read(self, offset: int, max_bytes: int, *, check_crcs: bool) -> Records:
-        """Return records from `offset` on: of the archive if `offset` is below `seam`, else of the store."""
+        """Return records from `offset` on. They come from the archive if `offset` is below `seam` and the
+        archive has it; else they come from the store.
+        """
         if self._archived is not None and self._archived.start_offset <= offset < self.seam:
             return self._archived.read(offset, max_bytes)
         return self._live.read(offset, max_bytes, check_crcs=check_crcs)
 
 
 class ArchiveBelow:
-    """The logs of the store at `path`. Offsets below a log start offset are read from the store's archive."""
+    """The logs of the store at `path`. Offsets below the log start offset of a log are read from the store's
+    archive.
+    """
 
     def __init__(self, path: str, place: ArchivePlace, isolation_level: str) -> None:
         """Raises ConfigError, ArchiveError."""
@@ -176,12 +181,12 @@ class ArchiveBelow:
         self._below.close()
 
     def refresh(self) -> None:
-        """Refresh the archive's newest state. Raises ArchiveError."""
+        """Read the newest state of the archive. Raises ArchiveError."""
         self._below.refresh()
 
     @property
     def topics(self) -> Mapping[str, Sequence[int]]:
-        """Return the numbers of the partitions of each topic of the store."""
+        """Return a dict from each topic of the store to the numbers of its partitions."""
         return self._live.topics
 
     def check(self, topic: str, partition: int) -> None:
@@ -197,21 +202,20 @@ class ArchiveBelow:
         return self._live.ask(partition, lambda live: question(LayeredLog(live, archived)))
 
     def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
-        """Do nothing: `there` waits for each partition instead."""
+        """Do nothing, because `there` waits for each partition."""
         self._live.await_shown(partitions)
 
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return the end of the store's log, or `start` in the case that `PlainLogs.end` describes."""
+        """Return `PlainLogs.end` of the store's log."""
         return self._live.end(partition, end_of, start)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the log's bounds and, for the start and for the end of a micro-batch, the offset below which
-        the log has the same records as when the query was planned.
+        """Compare a partition's log with the plan of a micro-batch, which is from `start` to `end`.
 
-        Offsets below the seam are compared by the archive's leader epochs, higher offsets by the store's.
-        Raises the errors of `ask`.
+        An offset below the store's log start offset is compared by the archive's leader epochs, a higher
+        offset by the store's leader epochs. Raises the errors of `ask`.
         """
         above = self._live.there(partition, start, end)
         archived = self._archived(partition)
@@ -225,30 +229,30 @@ class ArchiveBelow:
         return There(archived.start_offset, above.last, *known)
 
     def epoch(self, partition: TopicPartition, offset: int) -> int:
-        """Return the leader epoch of the record before an offset, -1 if it is not known."""
+        """Return the leader epoch of the record before an offset; -1 if the epoch is not known."""
         archived = self._archived(partition)
         if archived is not None and offset <= self._live.ask(partition, lambda log: log.start_offset):
             return archived.position(offset).epoch
         return self._live.epoch(partition, offset)
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Return an empty tuple: tasks read the archive, and the directory of the option path."""
+        """Return an empty tuple, because tasks read the archive and the directory of the option path."""
         return ()
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
-        """Return the base offset of a batch of archive or store, at or shortly before `offset`. Raises the
-        errors of `ask`.
+        """Return the base offset of a batch, in the archive or in the store, that begins at or shortly before
+        `offset`. Raises the errors of `ask`.
         """
         if offset < self._live.ask(partition, lambda log: log.start_offset):
             return self._below.edge(partition, offset)
         return self._live.edge(partition, offset)
 
     def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
-        """Return the sources of a range of offsets: the archive up to the store's log start offset, then the
-        store.
+        """Return the sources of a range of offsets: the archive for offsets below the store's log start
+        offset, the store for higher offsets.
 
-        Offsets that neither archive nor store has are skipped. Raises DataLossError if archive and store are
-        not the same log.
+        Offsets that neither of them has are omitted. Raises DataLossError if the archive and the store have
+        different records at the same offsets.
         """
         seam = self._live.ask(partition, lambda log: log.start_offset)
         archived = self._archived(partition)
@@ -260,8 +264,8 @@ class ArchiveBelow:
         return [*found, LogSource(seam, end)] if seam < end else found
 
     def _archived(self, partition: TopicPartition) -> ArchivedLog | None:
-        """Return the partition's log in the archive, or None if the archive does not have the partition.
-        Raises ConfigError if the topic has another id in the archive.
+        """Return the partition's log in the archive; None if the archive does not have the partition. Raises
+        ConfigError if the topic's id in the archive is not its id in the store.
         """
         if partition.partition not in self._below.topics.get(partition.topic, ()):
             return None
@@ -287,8 +291,8 @@ Logs = PlainLogs | ReplicatedLogs | ArchiveAlone | ArchiveBelow
 
 
 def open_logs(options: SourceOptions) -> Logs:
-    """Open the logs that the options path, witness and archive name. Raises ConfigError, QuorumLostError,
-    ArchiveError.
+    """Open the logs that a query reads, by its options path, witness and archive. Raises ConfigError,
+    QuorumLostError, ArchiveError.
     """
     if options.archive is None:
         several = len(options.paths) > 1

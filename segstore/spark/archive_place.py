@@ -1,7 +1,7 @@
-"""`ArchivePlace`: the archive that the options path, archive and archiveFilesystem of a query name.
+"""`ArchivePlace`: the archive that a query reads, which its options path, archive and archiveFilesystem name.
 
-The URI of the archive may have secrets, so messages and `repr` do not show it. Nothing is written to the
-archive. Threads: any; its values do not change.
+The URI of an archive may contain secrets, so messages and `repr` do not show it. Nothing is written to the
+archive. Threads: any; an ArchivePlace does not change.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _OPENER = re.compile(r"[\w.]+:\w+")
 
 @dataclass(frozen=True)
 class ArchivePlace:
-    """The archive at `uri`. `opener` is the function (module:function) of the option archiveFilesystem, None
-    without this option.
+    """The archive at `uri`. `opener` is the value of the option archiveFilesystem, which names a function as
+    "module:function"; None if the option is not given.
     """
 
     uri: str = field(repr=False)
@@ -42,7 +42,7 @@ class ArchivePlace:
         return redacted(self.uri)
 
     def open(self) -> ArchivedLogs:
-        """Return the logs of the archive's newest state. Raises ConfigError, ArchiveError."""
+        """Open the archive, and return its logs in the newest state. Raises ConfigError, ArchiveError."""
         from segstore.archiving.archived_logs import ArchivedLogs
 
         try:
@@ -51,8 +51,8 @@ class ArchivePlace:
             raise ConfigError(f"the archive {self}: {error}") from None
 
     def log(self, contents: LogContents) -> ArchivedLog:
-        """Return the log with these contents, which the planner has looked up. The log reads bytes ahead.
-        Raises the errors of `open`.
+        """Open a log of the archive. The planner has found its contents, so the archive's state is not read.
+        The returned log reads ahead. Raises the errors of `open`.
         """
         from segstore.archiving.archived_logs import open_log
 
@@ -60,7 +60,9 @@ class ArchivePlace:
         return open_log(uri, contents, *filesystem)
 
     def _opened(self) -> tuple[Any, ...]:
-        """Return the arguments of `RemoteFiles`: the URI, or a path and its file system."""
+        """Return the arguments of `RemoteFiles` as a tuple: (URI,), or (path, file system) if there is an
+        `opener`.
+        """
         if self.opener is None:
             return (self.uri,)
         found = _function(self.opener)(self.uri)
@@ -83,12 +85,12 @@ def _function(opener: str) -> Any:
 
 
 def is_archive_uri(path: str) -> bool:
-    """Return whether a path is a URI of another file system than the local one."""
+    """Return whether a path is a URI of a file system that is not the local one."""
     return _SCHEME.match(path) is not None
 
 
 def absolute(option: str, given: str) -> str:
-    """Return the URI of an archive, or the absolute path of its directory. Raises ConfigError."""
+    """Return `given` if it is a URI; if it is a directory, return its absolute path. Raises ConfigError."""
     if is_archive_uri(given):
         return given
     try:
@@ -106,12 +108,13 @@ def is_archive(path: str) -> bool:
     try:
         return Files().exists(f"{absolute('path', path)}/{CLAIMS.rstrip('/')}")
     except (ConfigError, OSError):
-        return False  # the open of the store, which comes next, reports the error
+        return False  # The path is then opened as a store, and this open reports the error.
 
 
 def archive_place(options: Mapping[str, str]) -> tuple[ArchivePlace | None, bool]:
-    """Return (archive that the options name, or None; whether the archive is read without a live store).
-    Option names are in lower case. Raises ConfigError.
+    """Return (archive, alone). `archive` is the archive that the options name, None if they name none.
+    `alone` is True if the query reads the archive without a live store. Option names are in lower case.
+    Raises ConfigError.
     """
     path, beside, opener = (options.get(name) for name in ("path", "archive", FILESYSTEM.lower()))
     if opener is not None and not _OPENER.fullmatch(opener):

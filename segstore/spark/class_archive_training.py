@@ -1,7 +1,8 @@
 """A program that runs a typical batch query and a typical streaming query in a JVM that makes a class
-archive: the archive gets the classes that these queries load.
+archive. The archive then contains the classes that these queries have loaded.
 
-On disk: a store and a checkpoint in the directory of its argument. Threads: one, in a process of its own.
+On disk: a store and a checkpoint, in the directory that is the program's argument. Threads: one, in a process
+of its own.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ _SECONDS = 600
 
 
 def train(work: str, archive: str) -> None:
-    """Run a batch query and a streaming query, then stop the JVM, which writes the class archive when it
-    exits.
+    """Run a batch query and a streaming query, and then stop the JVM. The JVM writes the class archive when
+    it exits.
     """
     path = os.path.join(work, "store")
     with storage.open(path) as store:

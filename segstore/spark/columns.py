@@ -1,4 +1,4 @@
-"""Makes Arrow batches of records, with the columns of Spark's Kafka source in exactly Spark's types.
+"""Converts records to Arrow batches that have the columns and types of Spark's Kafka source.
 
 Threads: any; functions without state.
 """
@@ -30,7 +30,7 @@ TYPES = {
     "timestampType": "int",
     "headers": HEADERS,
 }
-"""Every column and its type, in the order of Spark's Kafka source."""
+"""All columns and their types. The columns have the order that they have in Spark's Kafka source."""
 
 MOST_ROWS = 100_000
 MOST_BYTES = 32 << 20
@@ -38,13 +38,13 @@ _MOST_MS = (1 << 63) // 1000
 
 
 def ddl(headers: bool) -> str:
-    """Return the whole schema; `headers` is the option includeHeaders."""
+    """Return the schema of all columns as DDL text. `headers` is the value of the option includeHeaders."""
     return ", ".join(f"{name} {kind}" for name, kind in TYPES.items() if headers or name != "headers")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of a read of these columns. Raises ConfigError if a column is unknown or has
-    another type.
+    """Return the Arrow schema for Spark's schema of a read. Raises ConfigError if a column is unknown, or
+    does not have its type in TYPES.
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -60,10 +60,10 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def batches(topic: str, partition: int, records: Records, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield records of a partition in batches of up to MOST_ROWS rows, and not much more than MOST_BYTES."""
+    """Yield records of a partition as batches with at most MOST_ROWS rows and about MOST_BYTES bytes."""
     for part in _pieces(records):
         columns = [_column(name, topic, partition, part) for name in schema.names]
-        # Spark requires exactly these types, also nullability and the names within lists.
+        # Spark requires exactly the types of the schema, including nullability and the names of list items.
         fitting = [
             array if array.type == field.type else array.cast(field.type)
             for array, field in zip(columns, schema, strict=True)

@@ -1,8 +1,9 @@
-"""Translates the filters that Spark pushes down to the partitions, offsets and times of a read, and finds the
-filters that the read evaluates exactly.
+"""Translates the filters that Spark pushes down into conditions on the partitions, offsets and times of a
+read, and finds the filters that the read evaluates exactly.
 
-Filters on topic, partition, offset and timestamp are used. Filters on other columns, and filters that only
-narrow the read, go back to Spark, which evaluates them again. Threads: any; the values do not change.
+Filters on topic, partition, offset and timestamp can be used. A filter that the read does not evaluate
+exactly, because it is on another column or only narrows the read, is returned to Spark, which evaluates it
+for each row. Threads: any; the values do not change.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TESTS: dict[type, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class NumberRange:
-    """A range of numbers from `low` on, below `high`."""
+    """The numbers from `low` to before `high`."""
 
     low: int = _LEAST
     high: int = _MOST
@@ -52,8 +53,8 @@ class NumberRange:
 
 @dataclass(frozen=True)
 class Pushed:
-    """The records that pass the filters: partitions that pass all `tests`, offsets and times (ms) within
-    bounds.
+    """The condition of a read: it reads only partitions that pass all `tests`, and records whose offsets and
+    timestamps (in ms) are in the ranges `offsets` and `times`. If `nothing` is True, no record passes.
     """
 
     tests: tuple[spark.Filter, ...] = ()
@@ -62,13 +63,13 @@ class Pushed:
     nothing: bool = False
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Return whether records of the partition may pass the filters."""
+        """Return whether a record of the partition may pass the filters."""
         held = {"topic": topic, "partition": partition}
         return not self.nothing and all(_passes(test, held) for test in self.tests)
 
 
 def push(filters: Iterable[spark.Filter]) -> tuple[Pushed, list[spark.Filter]]:
-    """Return (the part of the filters that a read evaluates, the filters that Spark must evaluate)."""
+    """Return (the condition that the read evaluates, the list of filters that Spark must evaluate)."""
     pushed, left = Pushed(), []
     for each in filters:
         after, exact = _take(pushed, each)
@@ -79,7 +80,7 @@ def push(filters: Iterable[spark.Filter]) -> tuple[Pushed, list[spark.Filter]]:
 
 
 def _take(pushed: Pushed, each: spark.Filter) -> tuple[Pushed, bool]:
-    """Return `pushed` with one more filter, and whether a read evaluates this filter exactly."""
+    """Add a filter to `pushed`. Return (the result, True if the read evaluates this filter exactly)."""
     inner = each.child if isinstance(each, spark.Not) else each
     negated = inner is not each
     path: tuple[str, ...] = getattr(inner, "attribute", ())
@@ -103,7 +104,7 @@ def _take(pushed: Pushed, each: spark.Filter) -> tuple[Pushed, bool]:
 
 
 def _typed(inner: Any, kind: type) -> bool:
-    """Return whether the filter's values have the column's type; a time must have a zone."""
+    """Return whether the filter's values have the type `kind` of the column. A time must have a time zone."""
     values: tuple[Any, ...] = inner.value if isinstance(inner, spark.In) else (inner.value,)
     return bool(values) and all(type(value) is kind and not _zoneless(value) for value in values)
 
@@ -113,9 +114,9 @@ def _zoneless(value: Any) -> bool:
 
 
 def _span(inner: Any, least: Callable[[Any], int], above: Callable[[Any], int]) -> tuple[int, int, bool]:
-    """Return (low, high, exact): numbers from `low` on, below `high`, may pass the filter; if `exact` is
-    True, all of them pass. `least(value)` is the first number that is not below a value, `above(value)` the
-    first number above it.
+    """Return (low, high, exact). Only numbers from `low` to before `high` can pass the filter; if `exact` is
+    True, all of them pass. `least(value)` returns the smallest number that is not below a value, and
+    `above(value)` returns the smallest number above it.
     """
     value = inner.value
     if isinstance(inner, spark.In):

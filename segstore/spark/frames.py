@@ -1,8 +1,8 @@
-"""`checkpoint` and `restore`: write a DataFrame to a topic as Arrow, and read it back without its lineage.
+"""`checkpoint` and `restore`: write a DataFrame to a topic, and read it again without its lineage.
 
-On disk: the topic, through the sink and the source. A record is an Arrow IPC stream of some rows; the record
-with key "schema" is written last, so it shows that all rows are there. Threads: one a call; the functions
-over batches run in Spark's Python workers.
+On disk: the topic, through the sink and the source. A record is an Arrow IPC stream of some rows. The record
+with the key "schema" is written last: if it exists, the topic has all rows. Threads: one for each call; the
+functions that convert batches run in Spark's Python workers.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 SCHEMA_KEY = b"schema"
 _MOST = 4 << 20
-"""The bytes of a record, unless a single row is longer."""
+"""The approximate size of a record in bytes. A record with a single row may be larger."""
 SETTINGS: Mapping[str, Any] = {"compression.type": "lz4", "max.message.bytes": 64 << 20}
 
 
 def checkpoint(frame: DataFrame, store: Store, topic: str | None, config: Mapping[str, Any]) -> DataFrame:
-    """Write a topic, and return a DataFrame that reads the topic, for `segstore.spark.checkpoint`."""
+    """Write a DataFrame to a topic, and return a DataFrame that reads it. `segstore.spark.checkpoint` calls
+    this, and describes the arguments.
+    """
     spark = frame.sparkSession
     topic = f"frame-{uuid.uuid4().hex}" if topic is None else topic
     store.create_topic(topic, spark.sparkContext.defaultParallelism, {**SETTINGS, **config})
@@ -40,13 +42,15 @@ def checkpoint(frame: DataFrame, store: Store, topic: str | None, config: Mappin
         last.append(json.dumps(content).encode(), key=SCHEMA_KEY)
         store.flush()
     except BaseException:
-        store.delete_topic(topic)  # the topic was created by this call
+        store.delete_topic(topic)  # This call has created the topic.
         raise
     return restore(spark, store, topic)
 
 
 def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
-    """Return the DataFrame that reads a topic, for `segstore.spark.restore`."""
+    """Return a DataFrame that reads a topic. `segstore.spark.restore` calls this, and describes the
+    arguments.
+    """
     from pyspark.sql.types import StructType, _parse_datatype_json_string
 
     schema = _parse_datatype_json_string(_schema_of(store, topic))
@@ -69,7 +73,7 @@ def _schema_of(store: Store, topic: str) -> str:
 
 
 def to_ipc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield each batch as one or several records, of about _MOST bytes."""
+    """Encode each batch as one or more records of about _MOST bytes. Yield batches with a column `value`."""
     import pyarrow as pa
 
     for batch in batches:
@@ -82,7 +86,7 @@ def to_ipc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def parts_of(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """Yield slices with the same number of rows, of about `most` bytes on average."""
+    """Split a batch into slices of equal numbers of rows, with about `most` bytes on average."""
     if batch.num_rows:
         rows = max(1, batch.num_rows * most // max(batch.nbytes, 1))
         for at in range(0, batch.num_rows, rows):
@@ -90,7 +94,7 @@ def parts_of(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
 
 
 def from_ipc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the records; the record with the schema is skipped."""
+    """Decode records, and yield their rows as batches. The record with the schema is skipped."""
     import pyarrow as pa
 
     for batch in batches:

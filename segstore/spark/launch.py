@@ -1,9 +1,9 @@
-"""Starts Spark's JVM and a session on it, and makes the class archive with which a JVM starts quickly.
+"""Starts Spark's JVM and a session on it, and makes a class archive, with which a JVM starts quickly.
 
-On disk: a temporary directory while the JVM starts, and the archive. The command comes from Spark's own
-launcher. The JVM is started without the shell scripts, and without SPARK_HOME if PySpark was installed by
-pip: with SPARK_HOME, every Python worker would take seconds to import PySpark from `pyspark.zip`, which has
-no compiled modules, instead of the installed package. Threads: one starts a session; the result is an
+On disk: a temporary directory while the JVM starts, and the archive. Spark's own launcher makes the JVM's
+command. The JVM is started without Spark's shell scripts. If PySpark was installed by pip, it is started
+without SPARK_HOME too: with SPARK_HOME, every Python worker would import PySpark from `pyspark.zip`, which
+has no compiled modules and takes seconds. Threads: one thread at a time starts a session; the result is an
 ordinary SparkSession.
 """
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 # With an archive of Spark's loaded classes, a JVM starts in half the time. `prepare` makes the archive.
 #
-# On disk: this part owns `<cache>/segstore/spark-<key>.aot` or `.jsa`. The cache is $XDG_CACHE_HOME or
-# ~/.cache, and the key is a digest of the Java and the PySpark that made the archive. A JVM that the archive
-# does not fit starts without it. The archive is replaced by rename, so any number of processes may make and
-# use it. Threads: any.
+# On disk: these functions own `<cache>/segstore/spark-<key>.aot` or `.jsa`. `<cache>` is $XDG_CACHE_HOME or
+# ~/.cache; `<key>` is a digest of the Java and the PySpark that have made the archive. If a JVM can't use the
+# archive, it starts without it. A new archive replaces the old one by rename, so several processes may make
+# and use it at the same time. Threads: any.
 
 _AOT = 25
-"""The first version of Java that makes an AOT cache, with linked classes, in one run. Older versions make a
-CDS archive on top of the JDK's own CDS archive.
+"""The first version of Java that can make an AOT cache, which contains linked classes, in one run. Older
+versions make a CDS archive, which needs the JDK's own CDS archive too.
 """
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 _SECONDS = 900
@@ -55,7 +55,7 @@ train(sys.argv[1], sys.argv[2])
 
 
 def archive_path(java: Java, jars: str) -> str:
-    """Return the path of the archive for this Java and these jars; the archive may not exist."""
+    """Return the path that the archive for this Java and these jars has, or would have if it existed."""
     stamp = f"{java.home}\0{java.version}\0{jars}\0{os.stat(jars).st_mtime_ns}"
     key = hashlib.sha256(stamp.encode()).hexdigest()[:16]
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -63,7 +63,7 @@ def archive_path(java: Java, jars: str) -> str:
 
 
 def flags_to_use(java: Java, jars: str) -> list[str]:
-    """Return the flags of a JVM that uses the archive, or no flags without an archive."""
+    """Return the flags with which a JVM uses the archive; an empty list if there is no archive."""
     path = archive_path(java, jars)
     if not os.path.exists(path):
         return []
@@ -72,17 +72,17 @@ def flags_to_use(java: Java, jars: str) -> list[str]:
 
 
 def flags_to_make(java: Java, path: str) -> list[str]:
-    """Return the flags of a JVM that writes the archive when it exits."""
+    """Return the flags with which a JVM writes the archive to `path` when it exits."""
     name = "AOTCacheOutput" if java.version >= _AOT else "ArchiveClassesAtExit"
     return [f"-XX:{name}={path}", *_QUIET]
 
 
 def prepare() -> str:
-    """Make or replace the class archive for the Java and the PySpark that `session` takes now, and return the
+    """Make or replace the class archive for the Java and the PySpark that `session` uses now. Return the
     archive's path.
 
-    The work takes one to two minutes, in a process of its own, and about 200 MB on disk. Raises
-    SegstoreError, OSError.
+    This takes one to two minutes, in a process of its own, and about 200 MB on disk. Raises SegstoreError,
+    OSError.
     """
 
     java = find_java()
@@ -111,25 +111,27 @@ _LOCAL = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
 }
-_POLL = 0.02  # seconds
+# The pause between two checks whether the JVM has reported its port, in seconds.
+_POLL = 0.02
 _MOST_SECRET = 1 << 16
 _starting = threading.Lock()
 _processes: list[subprocess.Popen[bytes]] = []
-"""The JVMs that were started here. A JVM exits when its standard input is closed; this list keeps the inputs
-open.
+"""The JVMs that this module has started. A JVM exits when its standard input is closed; this list keeps the
+standard inputs open.
 """
 
 
 class Gateway(NamedTuple):
-    """The JVM's port and secret, with which PySpark connects to it."""
+    """The port and the secret with which PySpark connects to the JVM."""
 
     port: int
     secret: str
 
 
 def start(master: str, conf: Mapping[str, Any], quick: bool, archive: str = "") -> SparkSession:
-    """Return a session of Spark, for `segstore.spark.session`. If `archive` is a path, the JVM writes its
-    class archive there when it exits.
+    """Return the active SparkSession, or start a JVM and return a new session. `segstore.spark.session` calls
+    this, and describes the other arguments. If `archive` is not empty, it is the path to which the new JVM
+    writes a class archive when it exits.
     """
     settings = {spark_name(name): _text(value) for name, value in conf.items()}
     defaults = _LOCAL if master.startswith("local") else {}
@@ -137,7 +139,7 @@ def start(master: str, conf: Mapping[str, Any], quick: bool, archive: str = "") 
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
     with _starting:
-        # An existing session keeps its settings, except the settings of this call.
+        # If there is a session, it gets only the settings of this call, not the defaults of `_LOCAL`.
         there = SparkSession.getActiveSession() is not None
         settings = settings if there else defaults | settings
         builder = SparkSession.builder.master(master)
@@ -150,8 +152,8 @@ def start(master: str, conf: Mapping[str, Any], quick: bool, archive: str = "") 
 
 
 def spark_name(name: str) -> str:
-    """Return spark.sql.x for `spark_sql_x` and `spark.sql.x`. Raises ConfigError if the name is not a Spark
-    setting.
+    """Return the name of a Spark setting: spark.sql.x for "spark_sql_x" and for "spark.sql.x". Raises
+    ConfigError if the name does not begin with "spark.".
     """
     name = name if "." in name else name.replace("_", ".")
     if not name.startswith("spark."):
@@ -165,7 +167,7 @@ def _text(value: Any) -> str:
 
 @contextmanager
 def _set(**values: str) -> Iterator[None]:
-    """Set environment variables within the block, in which PySpark reads them."""
+    """Set environment variables during the `with` block, in which PySpark reads them."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -180,19 +182,19 @@ def _set(**values: str) -> Iterator[None]:
 
 @contextmanager
 def _python() -> Iterator[None]:
-    """Set PYSPARK_PYTHON to this interpreter within the block, unless it is set; PySpark's default is the
-    python3 on PATH.
+    """Set PYSPARK_PYTHON to this interpreter during the `with` block, unless the variable is set already.
+    Without it PySpark would run the python3 on PATH.
     """
     with _set(PYSPARK_PYTHON=os.environ.get("PYSPARK_PYTHON", _interpreter())):
         yield
 
 
 def _interpreter() -> str:
-    """Return this interpreter's path, or its name (to be found on PATH) if the path must be quoted in a
-    shell.
+    """Return this interpreter's path. If a shell would need quotes around the path, return only the file's
+    name; `environment` adds its directory to PATH.
     """
-    # Spark checks the path by `Utils.checkCommandAvailable`, without quotes. If the check fails, Spark offers
-    # no Python data sources.
+    # `Utils.checkCommandAvailable` of Spark checks the path in a shell, without quotes. If the check fails,
+    # Spark has no Python data sources.
     return os.path.basename(sys.executable) if _must_be_quoted(sys.executable) else sys.executable
 
 
@@ -201,7 +203,7 @@ def _must_be_quoted(path: str) -> bool:
 
 
 def _launched(settings: Mapping[str, str], quick: bool, archive: str) -> dict[str, str]:
-    """Start a JVM, and return the variables with which PySpark connects to it."""
+    """Start a JVM, and return the environment variables with which PySpark connects to it."""
     java = find_java()
     flags = list(_QUICK if quick else ())
     flags += flags_to_make(java, archive) if archive else flags_to_use(java, os.path.join(home(), "jars"))
@@ -210,7 +212,7 @@ def _launched(settings: Mapping[str, str], quick: bool, archive: str) -> dict[st
 
 
 def home() -> str:
-    """Return the directory with Spark's jars."""
+    """Return Spark's home directory, which contains the directory `jars`."""
     from pyspark.find_spark_home import _find_spark_home
 
     found: str = _find_spark_home()
@@ -218,21 +220,22 @@ def home() -> str:
 
 
 def running() -> tuple[subprocess.Popen[bytes], ...]:
-    """Return the JVMs that were started here."""
+    """Return the processes of the JVMs that this module has started."""
     return tuple(_processes)
 
 
 def command(java: Java, settings: Mapping[str, str], flags: Sequence[str] = ()) -> list[str]:
-    """Return the JVM's command from Spark's own launcher for these settings, with `flags` as its first flags.
+    """Call Spark's launcher with these settings, and return the command of the JVM that the launcher makes.
+    `flags` are added as the JVM's first flags.
 
-    Raises SegstoreError with the launcher's message.
+    If the launcher fails, raises SegstoreError, which has the launcher's message.
     """
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     submit = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
     asked = [java.command, "-Xmx128m", "-cp", os.path.join(home(), "jars", "*"), *_LAUNCHER, *conf]
     asked += shlex.split(submit)
     run = subprocess.run(asked, env=_with_home(java), capture_output=True)
-    # The launcher prints its messages, then the words of the command, each followed by a zero byte.
+    # The launcher prints messages, and then the words of the command. A zero byte follows each word.
     words = [word.decode() for word in run.stdout.split(b"\0\n", 1)[-1].split(b"\0")[:-1]]
     if run.returncode or not words:
         said = run.stderr.decode(errors="replace").strip()
@@ -242,16 +245,16 @@ def command(java: Java, settings: Mapping[str, str], flags: Sequence[str] = ()) 
 
 
 def _with_home(java: Java) -> dict[str, str]:
-    """Return the environment of Spark's launcher, as `spark-class` makes it."""
+    """Return the environment for Spark's launcher, as Spark's script `spark-class` sets it."""
     jars = os.listdir(os.path.join(home(), "jars"))
     scala = next((m[1] for m in map(re.compile(r"spark-launcher_([\d.]+)-").match, jars) if m), "2.13")
     return {**os.environ, "JAVA_HOME": java.home, "SPARK_HOME": home(), "SPARK_SCALA_VERSION": scala}
 
 
 def environment(java: Java) -> dict[str, str]:
-    """Return the environment of the JVM, and so of every Python worker."""
+    """Return the environment for the JVM. Spark's Python workers inherit it."""
     found = {**os.environ, "JAVA_HOME": java.home, "SPARK_CONNECT_MODE": "0"}
-    # so that all workers iterate over a set in the same order
+    # With the same hash seed, all Python workers iterate over a set of strings in the same order.
     found["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", "0")
     if _must_be_quoted(sys.executable):
         found["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
@@ -262,11 +265,10 @@ def environment(java: Java) -> dict[str, str]:
 
 
 def launch(words: list[str], env: Mapping[str, str]) -> Gateway:
-    """Start the JVM, and return its port and secret once it has reported them. Raises SegstoreError if the
-    JVM exits before that.
+    """Start the JVM, wait until it has reported its port and secret, and return these. Raises SegstoreError
+    if the JVM exits before that.
 
-    If the wait is interrupted, the JVM is stopped: nothing could connect to it any more, so it would wait for
-    ever.
+    If an exception ends the wait, the JVM is killed. A JVM whose port nobody knows would run for ever.
     """
     with tempfile.TemporaryDirectory(prefix="segstore-spark-") as directory:
         info_path = os.path.join(directory, "gateway")
@@ -292,5 +294,5 @@ def launch(words: list[str], env: Mapping[str, str]) -> Gateway:
 
 
 def _not_interrupted() -> None:
-    """Make the JVM ignore Ctrl-C, because the application handles the signal, and stops Spark."""
+    """Make the JVM ignore Ctrl-C, because the application gets the signal too, and stops Spark."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,7 +1,7 @@
-"""`PlainLogs` and `ReplicatedLogs`: the logs whose offsets the planner of a query looks up. A plain store has
-one directory, a replicated store has several.
+"""`PlainLogs` and `ReplicatedLogs`: the logs whose offsets a query's plan needs. `PlainLogs` reads one
+directory, `ReplicatedLogs` reads the directories of a replicated store.
 
-On disk: only reads. Threads: one, that of the planner.
+On disk: only reads. Threads: one, the planner's.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 20.0
-"""The longest time in seconds that `await_shown` waits."""
+"""The longest time that `await_shown` waits, in seconds."""
 _PAUSE = 0.05
 
 
 class PlannedLog(Protocol):
-    """A partition's log, as a plan uses it: a part of `PartitionLog`'s interface."""
+    """A partition's log, with only the methods of `PartitionLog` that a plan needs."""
 
     @property
     def start_offset(self) -> int: ...
@@ -52,7 +52,7 @@ class PlannedLog(Protocol):
 
 
 class Observed(Protocol):
-    """The leader epochs that a log knows: a part of `ObservedLog`'s interface."""
+    """A log whose leader epochs can be compared, with only the methods of `ObservedLog` that a plan needs."""
 
     @property
     def epoch(self) -> int: ...
@@ -63,8 +63,8 @@ class Observed(Protocol):
 
 
 class LogSource(NamedTuple):
-    """Offsets from `start` on, below `end`. `archived` is the contents of the archive that has these offsets,
-    or None if the store has them.
+    """The source of the offsets from `start` to before `end`. If they are read from an archive, `archived` is
+    its contents for these offsets; if they are read from the store, it is None.
     """
 
     start: int
@@ -73,11 +73,11 @@ class LogSource(NamedTuple):
 
 
 class There(NamedTuple):
-    """The extent of a log in a micro-batch. The log has offsets from `first` on, below `last`.
+    """A log, compared with the plan of a micro-batch. The log has offsets from `first` to before `last`.
 
-    `start` is the micro-batch's own start if the log below that offset is the same as when the query was
-    planned. Otherwise `start` is the offset from which on the log differs, or -1 if that offset is not known.
-    `end` is the same for the micro-batch's end.
+    If the log has the same records below the micro-batch's start as when the micro-batch was planned, `start`
+    is that start. If not, `start` is the first offset at which the log differs, -1 if that offset is not
+    known. `end` is the same for the micro-batch's end.
     """
 
     first: int
@@ -87,7 +87,7 @@ class There(NamedTuple):
 
 
 def open_store(path: str) -> Store:
-    """Open the store to read. Raises ConfigError if there is no such directory."""
+    """Open a store for reading. Raises ConfigError if there is no such directory."""
     try:
         return storage.open(path, "r")
     except StorageError as error:
@@ -97,20 +97,23 @@ def open_store(path: str) -> Store:
 
 
 def batch_edge(log: PlannedLog, offset: int) -> int:
-    """Return the base offset of the batch that has an offset, or the offset itself if no batch has it."""
+    """Return the base offset of the batch that has `offset`. If no batch has it, or the batch is corrupt,
+    return `offset`.
+    """
     try:
         headers = log.read(offset, 0, check_crcs=False).batches
     except CorruptRecordError:
-        return offset  # the task that reads the batch reports the damage
+        return offset  # The task that reads the corrupt batch will report it.
     return min(int(headers["base_offset"][0]), offset) if len(headers) else offset
 
 
 def await_shown(log: PlannedLog, end: int) -> None:
-    """Wait until a log's high watermark reaches `end`, or until the log ends below `end`.
+    """Wait until a log's high watermark is at least `end`. If the log end offset is below `end`, return at
+    once.
 
-    After its writer was killed, a replica's high watermark is for a while lower than the high watermark that
-    readers saw before (Kafka: KIP-207); no record is lost. Raises OffsetNotAvailableError after PATIENCE
-    seconds.
+    After the writer of a replicated store was killed, a replica's high watermark is temporarily lower than
+    the one that readers have seen before (Kafka: KIP-207). No record is lost. Raises OffsetNotAvailableError
+    after PATIENCE seconds.
     """
     until = time.monotonic() + PATIENCE
     while (shown := log.end_offset) < end <= log.log_end_offset:
@@ -123,7 +126,9 @@ def await_shown(log: PlannedLog, end: int) -> None:
 
 
 class PlainLogs:
-    """The logs of the store, of a broker, or of one directory of a replicated store, at `path`."""
+    """The logs in the directory `path`, which is a store, a broker's directory, or one directory of a
+    replicated store.
+    """
 
     def __init__(self, path: str) -> None:
         """Raises ConfigError."""
@@ -134,11 +139,11 @@ class PlainLogs:
         self._store.close()
 
     def refresh(self) -> None:
-        """Do nothing, because a store that is open to read sees new topics by itself."""
+        """Do nothing, because a store that is open for reading finds new topics by itself."""
 
     @property
     def topics(self) -> Mapping[str, Sequence[int]]:
-        """Return the numbers of the partitions of each topic that can be read."""
+        """Return a dict from each readable topic to the numbers of its partitions."""
         return {name: it.partition_ids for name, it in self._store.topics().items() if it.error is None}
 
     def check(self, topic: str, partition: int) -> None:
@@ -146,7 +151,7 @@ class PlainLogs:
         self._store.partition(topic, partition)
 
     def topic_id(self, topic: str) -> str:
-        """Return the id of a topic that can be read, or "" if an old broker made the topic."""
+        """Return the id of a topic; "" if an old broker has created the topic without an id."""
         return self._store.topics()[topic].topic_id
 
     def ask(self, partition: TopicPartition, question: Callable[[PlannedLog], T]) -> T:
@@ -156,34 +161,31 @@ class PlainLogs:
         return question(self._store.partition(*partition))
 
     def agreed(self, partition: TopicPartition, at: OffsetAndEpoch) -> int:
-        """Return the result of `agreed_with` for the partition's log and the position `at`. Raises the errors
-        of `ask`.
-        """
+        """Return `agreed_with` of the partition's log and the position `at`. Raises the errors of `ask`."""
         observed = ObservedLog(self._store, *partition)
         return self.ask(partition, lambda log: agreed_with(log, observed, at))
 
     def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
-        """Do nothing: `there` waits for each partition instead."""
+        """Do nothing, because `there` waits for each partition."""
 
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return the offset that `end_of` returns for a partition's log. If `start`, the end of the last
-        read, is higher, and the log has the records below `start`, return the offset of `start`. The leader
-        epoch is not looked up.
+        """Call `end_of` with a partition's log, and return the resulting offset, without a leader epoch.
+        `start` is the end of the last read. If `start` is above the resulting offset, and the log has the
+        records below `start`, return the offset of `start` instead.
 
-        After the writer was killed, `end_of` may return an offset below `start`, because a replica's high
-        watermark is then too low for a while.
+        After the writer was killed, the high watermark of a replica, which `end_of` may return, is
+        temporarily too low.
         """
         begin = 0 if start is None else start.offset
         end, there = self.ask(partition, lambda log: (end_of(log), log.log_end_offset))
         return OffsetAndEpoch(begin if end < begin <= there else end)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Wait until a replica shows all of a micro-batch's records again (`await_shown`). Then return the
-        log's bounds and, for the start and for the end of the micro-batch, the offset below which the log has
-        the same records as when the query was planned. Raises the errors of `ask`, and
-        OffsetNotAvailableError.
+        """Wait until readers can see all records of a micro-batch (`await_shown`), then compare the
+        partition's log with the plan of the micro-batch, which is from `start` to `end`. Raises
+        OffsetNotAvailableError, and the errors of `ask`.
         """
 
         def asked(log: PlannedLog) -> There:
@@ -195,8 +197,8 @@ class PlainLogs:
         return self.ask(partition, asked)
 
     def epoch(self, partition: TopicPartition, offset: int) -> int:
-        """Return the leader epoch of the record before an offset, or -1 if it is not known, as in a directory
-        without a sound leader-epoch-checkpoint. Raises the errors of `ask`.
+        """Return the leader epoch of the record before an offset. Return -1 if the epoch is not known, for
+        example because the file leader-epoch-checkpoint is missing. Raises the errors of `ask`.
         """
         try:
             return ObservedLog(self._store, *partition).position(offset).epoch
@@ -208,24 +210,22 @@ class PlainLogs:
         return ()
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
-        """Return the base offset of the batch that has an offset (`batch_edge`). Raises the errors of
-        `ask`.
-        """
+        """Return `batch_edge` of the partition's log and `offset`. Raises the errors of `ask`."""
         return self.ask(partition, lambda log: batch_edge(log, offset))
 
     def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
-        """Return one source for a range of offsets: the store."""
+        """Return one source for a range of offsets, because the store has all of them."""
         return [LogSource(start, end)]
 
 
 def agreed_with(log: PlannedLog, observed: Observed, at: OffsetAndEpoch) -> int:
-    """Compare a log, by leader epochs, with the log from which the position `at` was taken (KIP-320). Return
-    the offset from which on the two logs differ, at most the position's own offset, or -1 if the offset is
-    not known. Logs differ if, for example, the store was restored from an older copy and then written.
+    """Compare a log, by leader epochs, with the log from which the position `at` was taken (KIP-320). The two
+    logs differ, for example, if the store was restored from an older copy and then written to.
 
-    Without proof of a difference, return the position's own offset. There is no proof if no leader epochs are
-    known, or if the log agrees up to its own end. If this end is below the position, the caller notices the
-    loss by the end of the log.
+    If the two logs differ below the position's offset, return the first offset at which they differ; -1 if
+    that offset is not known. If there is no proof that they differ, return the position's offset. There is no
+    proof if no leader epochs are known, or if the two logs are equal up to the end of `log`. If that end is
+    below the position, the caller finds the loss by the log's end.
     """
     if at.epoch < 0:
         return at.offset
@@ -235,16 +235,16 @@ def agreed_with(log: PlannedLog, observed: Observed, at: OffsetAndEpoch) -> int:
         return at.offset
     if not known or agreed >= min(at.offset, end):
         return at.offset
-    # A checkpoint that was rebuilt from the batches lacks an epoch if compaction removed all records of that
-    # epoch. Such a lack is no proof of a difference.
+    # If a leader-epoch checkpoint was rebuilt from the batches, it does not have an epoch whose records
+    # compaction has removed. So a missing epoch does not prove that the logs differ.
     held = _held_epoch(log, at.offset - 1)
     lacks_epoch = held is None and agreed in (-1, at.offset - 1)
     return at.offset if lacks_epoch or held == at.epoch else agreed
 
 
 def _held_epoch(log: PlannedLog, offset: int) -> int | None:
-    """Return the leader epoch of the batch that has an offset, or None if there is no such batch or it is
-    corrupt.
+    """Return the leader epoch of the batch that has `offset`; None if there is no such batch, or if the batch
+    is corrupt.
     """
     try:
         headers = log.read(offset, 0, check_crcs=False).batches
@@ -254,8 +254,8 @@ def _held_epoch(log: PlannedLog, offset: int) -> int | None:
 
 
 class ReplicatedLogs:
-    """The logs of the leading replicas, in the directories `paths`. If a leader's directory can't be read,
-    another in-sync replica is read.
+    """The logs of a replicated store in the directories `paths`. A partition's log is that of its leader; if
+    the leader's directory can't be read, it is the log of another in-sync replica.
     """
 
     def __init__(self, paths: Sequence[str], witness: str | None) -> None:
@@ -272,12 +272,12 @@ class ReplicatedLogs:
         self._reader.close()
 
     def refresh(self) -> None:
-        """Read the metadata's new records. Raises the errors of `ReplicatedReader.refresh`."""
+        """Read the new records of the metadata log. Raises the errors of `ReplicatedReader.refresh`."""
         self._reader.refresh()
 
     @property
     def topics(self) -> Mapping[str, Sequence[int]]:
-        """Return the numbers of each topic's partitions, in all directories."""
+        """Return a dict from each topic to the numbers of its partitions, in all directories."""
         return self._reader.topics
 
     def check(self, topic: str, partition: int) -> None:
@@ -290,21 +290,21 @@ class ReplicatedLogs:
         question: Callable[[ObservedLog], T],
         holding: OffsetAndEpoch | None = None,
     ) -> T:
-        """Call `question` with the log of a replica that has the records below the position `holding`, and
-        return the result. The replica is chosen by `ReplicatedReader.ask`.
+        """Call `question` with the log of a replica, and return the result. `ReplicatedReader.ask` chooses
+        the replica; if `holding` is not None, the replica has all records below this position.
         """
         return self._reader.ask(*partition, question, holding)
 
     def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
-        """Wait until the leaders show the partitions' records, by `ReplicatedReader.await_shown`."""
+        """Wait by `ReplicatedReader.await_shown` until readers can see the records that the leaders have."""
         self._reader.await_shown(partitions)
 
     def end(
         self, partition: TopicPartition, end_of: Callable[[PlannedLog], int], start: OffsetAndEpoch | None
     ) -> OffsetAndEpoch:
-        """Return the offset that `end_of` returns for a partition's log, with its leader epoch. If a new
-        leader has the records below `start`, the end of the last read, but does not show them yet, return
-        `start`.
+        """Call `end_of` with a partition's log, and return the resulting offset with its leader epoch.
+        `start` is the end of the last read. If a new leader has the records below `start`, but readers can't
+        see them yet, return `start` instead.
         """
 
         def asked(log: ObservedLog) -> OffsetAndEpoch:
@@ -317,9 +317,9 @@ class ReplicatedLogs:
         return self.ask(partition, asked, start)
 
     def there(self, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch) -> There:
-        """Return the log's bounds and, for the start and for the end of a micro-batch, the offset below which
-        the log has the same records as when the query was planned. Records of the plan that the leader has,
-        but does not show yet, are within the bounds. Raises the errors of `ask`.
+        """Compare a partition's log with the plan of a micro-batch, which is from `start` to `end`. Records
+        of the micro-batch that the replica has, but that readers can't see yet, are inside the returned
+        bounds. Raises the errors of `ask`.
         """
         begin = start or OffsetAndEpoch(0)
 
@@ -330,19 +330,17 @@ class ReplicatedLogs:
         return self.ask(partition, asked, max(begin, end))
 
     def epoch(self, partition: TopicPartition, offset: int) -> int:
-        """Return the leader epoch of the record before an offset, or -1 if it is not known."""
+        """Return the leader epoch of the record before an offset; -1 if the epoch is not known."""
         return self.ask(partition, lambda log: log.position(offset).epoch, OffsetAndEpoch(offset))
 
     def places(self, partition: TopicPartition) -> tuple[str, ...]:
-        """Return `ReplicatedReader.places`, the directories from which tasks read the partition."""
+        """Return the directories from which tasks read the partition (`ReplicatedReader.places`)."""
         return self._reader.places(*partition)
 
     def edge(self, partition: TopicPartition, offset: int) -> int:
-        """Return the base offset of the batch that has an offset (`batch_edge`). Raises the errors of
-        `ask`.
-        """
+        """Return `batch_edge` of the partition's log and `offset`. Raises the errors of `ask`."""
         return self.ask(partition, lambda log: batch_edge(log, offset))
 
     def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
-        """Return one source for a range of offsets: the store."""
+        """Return one source for a range of offsets, because the store has all of them."""
         return [LogSource(start, end)]

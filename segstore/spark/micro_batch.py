@@ -1,7 +1,7 @@
-"""`range_of`: finds the offsets that a micro-batch reads of a partition. It compares the offsets of the
+"""`range_of`: finds the offsets of a partition that a micro-batch reads. It compares the offsets in the
 query's checkpoint with the log, and reports data loss.
 
-On disk: only reads. Threads: one, that of the planner.
+On disk: only reads. Threads: one, the planner's.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from segstore.spark.plan import Lookup, PlannedRange, divergence_text
 def range_of(
     lookup: Lookup, partition: TopicPartition, start: OffsetAndEpoch | None, end: OffsetAndEpoch
 ) -> tuple[PlannedRange, OffsetAndEpoch | None] | None:
-    """Return (offsets to read, position of their end), or None if the partition was deleted. The position is
-    None if the log does not have the planned end. A new partition, without a `start`, is read from its first
-    record.
+    """Return (offsets to read, position of their end); None if the partition was deleted. The position is
+    None if the log does not have the planned end. If `start` is None, the partition is new, and is read from
+    its first record.
 
-    Raises DataLossError if records were deleted, or truncated by an election or a restore of an older copy.
-    If failOnDataLoss is false, no error is raised, and reading goes on from the offset at which the log
-    differs from the query's plan.
+    Raises DataLossError if records were deleted, or were lost in an election or by a restore of an older
+    copy. If failOnDataLoss is false, a warning is logged instead, and the query continues at the first offset
+    at which the log differs from the plan.
     """
     try:
         there = lookup.logs.there(partition, start, end)
@@ -37,8 +37,8 @@ def range_of(
         lookup.lost(divergence_text(partition, end, there.end))
     else:
         _check_there(lookup, partition, there, begin, end.offset)
-    # If the log differs from the plan from an offset below the planned end on, this micro-batch ends at that
-    # offset, and the next micro-batch begins there, so that no record comes twice.
+    # If the log differs from the plan at an offset below the planned end, this micro-batch ends at the first
+    # such offset, and the next micro-batch begins there. So no record is read twice.
     stop = max(begin, there.end) if 0 <= there.end < end.offset else end.offset
     found = PlannedRange(partition, max(begin, there.first), min(stop, there.last))
     return found, end if found.end == end.offset and there.end == end.offset else None

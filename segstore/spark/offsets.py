@@ -1,7 +1,7 @@
-"""The bounds of a read: `OffsetSpec` has the value of an option for begin or end. The module also parses
-options, and the JSON of offsets in Spark's checkpoint.
+"""`OffsetSpec`: the value of an option for the begin or the end of a read. This module also parses options,
+and the JSON of offsets in Spark's checkpoint.
 
-Threads: any; values and functions without state.
+Threads: any; values are immutable, the functions have no state.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from segstore.names import MAX_PARTITION
 
 # --- parsing -----------------------------------------------------------------------------------
 
-# These functions parse the values of options. Each ConfigError names the option, its value and the allowed
-# values.
+# These functions parse the values of options. They raise ConfigError, which names the option, its value and
+# the allowed values.
 
 _DURATION = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _UNITS_US = {
@@ -37,7 +37,9 @@ Default = TypeVar("Default")
 
 
 def by_lower_names(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return options by their names in lower case, because Spark ignores case; names and values are str."""
+    """Return options with their names in lower case, because Spark ignores case. Raises ConfigError if a name
+    or a value is not a str.
+    """
     for name, value in given.items():
         if not isinstance(name, str):
             raise ConfigError(f"option {shown(name)}: its name must be a str, not {type(name).__name__}")
@@ -47,7 +49,7 @@ def by_lower_names(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def whole(option: str, text: str, least: int = 0) -> int:
-    """Return the whole number in `text`, an int64 of at least `least`."""
+    """Parse a whole number, which must be at least `least` and fit into an int64."""
     try:
         value = int(text.strip())
     except ValueError:
@@ -58,25 +60,25 @@ def whole(option: str, text: str, least: int = 0) -> int:
 
 
 def positive(option: str, text: str | None) -> int | None:
-    """Return the whole number in `text`, above zero, or None without the option."""
+    """Parse a whole number above 0. Return None if `text` is None, because the option is not given."""
     return None if text is None else whole(option, text, 1)
 
 
 def flag(option: str, text: str | None, default: Default) -> bool | Default:
-    """Return True for "true", False for "false", and `default` without the option."""
+    """Parse "true" or "false". Return `default` if `text` is None, because the option is not given."""
     return default if text is None else one_of(option, text.lower(), ("true", "false")) == "true"
 
 
 def one_of(option: str, text: str, allowed: Collection[str]) -> str:
-    """Return `text` if it is one of the allowed words."""
+    """Return `text`, which must be one of the words in `allowed`."""
     if text not in allowed:
         raise ConfigError(f"option {option}={text!r}: must be one of {', '.join(allowed)}")
     return text
 
 
 def duration_ms(option: str, text: str | None, default: int) -> int:
-    """Return ms for Spark's durations: "500ms", "10s", "15m", "1h"; a bare number is ms. Without the option
-    return `default`.
+    """Parse a duration as Spark writes it ("500ms", "10s", "15m", "1h", or a number of ms), and return ms.
+    Return `default` if `text` is None, because the option is not given.
     """
     if text is None:
         return default
@@ -87,7 +89,7 @@ def duration_ms(option: str, text: str | None, default: int) -> int:
 
 
 def topics(option: str, text: str) -> tuple[str, ...]:
-    """Return the topic names in a comma-separated text, each once."""
+    """Parse topic names, separated by commas. A repeated name is returned once."""
     found = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
     if not found:
         raise ConfigError(f'option {option}={text!r}: names no topic; allowed is "a" or "a,b"')
@@ -95,7 +97,7 @@ def topics(option: str, text: str) -> tuple[str, ...]:
 
 
 def assigned(option: str, text: str) -> tuple[TopicPartition, ...]:
-    """Return the partitions of {"topic": [0, 1]}, in order."""
+    """Parse partitions in JSON such as {"topic": [0, 1]}, and return them sorted."""
     form = '{"topic": [0, 1]}'
     parsed = _object(option, text, form)
     if not all(isinstance(each, list) for each in parsed.values()):
@@ -109,14 +111,15 @@ def assigned(option: str, text: str) -> tuple[TopicPartition, ...]:
 
 
 EPOCHS = "leader epochs"
-"""The key of leader epochs in the JSON of offsets. No topic can have this name."""
+"""The key of the leader epochs in the JSON of offsets. No topic can have this name, because of its space."""
 
 
 def by_partition(
     option: str, text: str, *, epochs: bool
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return two dicts by partition: the numbers of a text such as {"topic": {"0": 23, "1": -2}}, and leader
-    epochs. Leader epochs are only in the text of a query's progress, and allowed only if `epochs` is True.
+    """Parse JSON such as {"topic": {"0": 23, "1": -2}}. Return (dict from partitions to these numbers, dict
+    from partitions to leader epochs). Only the JSON of a query's progress has leader epochs; they are
+    allowed only if `epochs` is True.
     """
     form = '{"topic": {"0": 23, "1": -2}}'
     parsed = _object(option, text, form)
@@ -169,9 +172,10 @@ _WORDS = {"latest": LATEST, "earliest": EARLIEST}
 
 @dataclass(frozen=True)
 class OffsetSpec:
-    """The value of `option`: one number for all partitions, or a number for each partition. The numbers
-    are ms since the epoch if `times`, else offsets, LATEST or EARLIEST. `epochs` are the leader
-    epochs of the records before these offsets; only a query's progress has them.
+    """The value of the option `option`. If `everywhere` is not None, it is the number for all partitions;
+    else `each` has a number for each partition. If `times`, the numbers are ms since the epoch; else they are
+    offsets, LATEST or EARLIEST. `epochs` has the leader epochs of the records before these offsets, if the
+    value comes from a query's progress.
     """
 
     option: str
@@ -181,15 +185,17 @@ class OffsetSpec:
     epochs: Offsets = field(default_factory=dict)
 
     def refuse(self, word: str, reason: str) -> None:
-        """Raise ConfigError with `reason` if the option has `word` ("earliest", "latest") for a partition."""
+        """Raise ConfigError with the text `reason` if the option has `word`, which is "earliest" or "latest",
+        for a partition.
+        """
         number = _WORDS[word]
         if not self.times and (self.everywhere == number or number in self.each.values()):
             what = word if self.everywhere == number else f"{number} ({word})"
             raise ConfigError(f"option {self.option}={what}: {reason}")
 
     def of(self, partitions: list[TopicPartition]) -> Offsets:
-        """Return the number of each of `partitions`. Raises ConfigError if the option names other partitions,
-        or lacks one.
+        """Return a dict from each of `partitions` to its number. Raises ConfigError if the option does not
+        name exactly these partitions.
         """
         if self.everywhere is not None:
             return dict.fromkeys(partitions, self.everywhere)
@@ -206,23 +212,23 @@ class OffsetSpec:
 
 
 def names(partitions: list[TopicPartition]) -> str:
-    """Return the partitions as text for messages."""
+    """Return the names of the partitions, as text for messages."""
     return ", ".join(f"{topic}-{partition}" for topic, partition in partitions)
 
 
 def by_word(option: str, text: str) -> OffsetSpec:
-    """Parse earliest, latest, or JSON of offsets."""
+    """Parse "earliest", "latest", or offsets in JSON."""
     word = text.strip().lower()
     return OffsetSpec(option, _WORDS[word]) if word in _WORDS else by_json(option, text)
 
 
 def by_timestamp(option: str, text: str) -> OffsetSpec:
-    """Parse one time (ms since the epoch) for all partitions."""
+    """Parse one time for all partitions, in ms since the epoch."""
     return OffsetSpec(option, whole(option, text), times=True)
 
 
 def by_json(option: str, text: str, times: bool = False) -> OffsetSpec:
-    """Parse {"topic": {"0": 23, "1": -2}}, or the same with times."""
+    """Parse JSON such as {"topic": {"0": 23, "1": -2}}. If `times`, the numbers are times, else offsets."""
     (each, epochs), least = by_partition(option, text, epochs=not times), 0 if times else EARLIEST
     for partition, number in each.items():
         if number < least:
@@ -232,8 +238,8 @@ def by_json(option: str, text: str, times: bool = False) -> OffsetSpec:
 
 
 def to_json(offsets: Offsets, epochs: Offsets | None = None) -> dict[str, dict[str, Any]]:
-    """Return JSON in sorted order, because Spark takes the same offsets in another order for new data.
-    `epochs` are the known leader epochs of the records before these offsets.
+    """Return offsets as JSON. Its keys are sorted, because the same offsets in another order would look to
+    Spark like new data. `epochs` has the known leader epochs of the records before these offsets.
     """
     found: dict[str, dict[str, Any]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
@@ -242,7 +248,7 @@ def to_json(offsets: Offsets, epochs: Offsets | None = None) -> dict[str, dict[s
 
 
 def from_json(parsed: Mapping[str, Any]) -> Offsets:
-    """Read the offsets of `to_json`. Raises CorruptCheckpointError."""
+    """Return the offsets in JSON that `to_json` has made. Raises CorruptCheckpointError."""
     try:
         return {
             TopicPartition(t, int(p)): int(offset)
@@ -257,7 +263,7 @@ def from_json(parsed: Mapping[str, Any]) -> Offsets:
 
 
 def epochs_from_json(parsed: Mapping[str, Any]) -> Offsets:
-    """Read the leader epochs of `to_json`; a partition without one is left out. Raises
+    """Return the leader epochs in JSON that `to_json` has made, for the partitions that have one. Raises
     CorruptCheckpointError.
     """
     return from_json(parsed.get(EPOCHS, {}))

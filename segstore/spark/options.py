@@ -1,7 +1,8 @@
-"""`SourceOptions`: the source's options, with names, values and defaults of Spark's own Kafka source.
+"""`SourceOptions`: the options of the source, which have the names, values and defaults of Spark's own Kafka
+source.
 
-The driver reports here every error that can be found without the store. Threads: any; values and functions
-without state.
+Here the driver checks the options as far as possible without the store. Threads: any; values are immutable,
+the functions have no state.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ DELAY_MS = 15 * 60_000
 
 
 class TopicSelection(NamedTuple):
-    """The partitions of a read, given by topic names, by a pattern of topic names, or one by one."""
+    """The partitions that a query reads: all partitions of `topics`, all partitions of the topics whose names
+    match `pattern`, or `partitions`. `option` is the name of the option that selects them.
+    """
 
     option: str
     topics: tuple[str, ...] = ()
@@ -76,8 +79,8 @@ class TopicSelection(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options of a read; a field is None if the option was not given. `paths` has several directories for
-    a replicated store, and none if only the archive is read.
+    """The options of a read. A field that may be None is None if its option was not given. `paths` has
+    several directories if the store is replicated, and is empty if only an archive is read.
     """
 
     paths: tuple[str, ...]
@@ -99,12 +102,12 @@ class SourceOptions:
 
     @property
     def path(self) -> str:
-        """Return the option path, for messages."""
+        """Return the value of the option path, for messages."""
         return ":".join(self.paths) or str(self.archive)
 
     def begin(self, streaming: bool) -> OffsetSpec:
-        """Return the begin of the read. Without an option it is the latest offset for a stream, the earliest
-        for a batch.
+        """Return the begin of the read. If no option sets it, it is the latest offset for a streaming query,
+        and the earliest offset for a batch query. Raises ConfigError if a batch query begins at "latest".
         """
         spec = self.starting or by_word("startingOffsets", "latest" if streaming else "earliest")
         if not streaming:
@@ -112,13 +115,13 @@ class SourceOptions:
         return spec
 
     def end(self) -> OffsetSpec:
-        """Return the end of a batch query. Raises ConfigError for "earliest"."""
+        """Return the end of a batch query. Raises ConfigError if it is "earliest"."""
         spec = self.ending or by_word("endingOffsets", "latest")
         spec.refuse("earliest", "a batch query would have nothing to read: take latest or offsets")
         return spec
 
     def check_stream(self) -> None:
-        """Raise ConfigError for an option that only a batch query can have."""
+        """Raise ConfigError if an option is given that only a batch query can have."""
         if self.ending is not None:
             raise ConfigError(
                 f"option {self.ending.option}: a stream has no end; leave it out, or use spark.read"
@@ -184,18 +187,17 @@ def _check_known(options: Mapping[str, str]) -> None:
 
 
 def needs_broker(name: str) -> bool:
-    """Return whether an option, by its name in lower case, is an option of Spark's Kafka source that needs a
-    broker.
-    """
+    """Return whether Spark's Kafka source has an option of this name (in lower case) that needs a broker."""
     return name.startswith(_NEEDS_BROKER)
 
 
 def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the directories in the option path: one, or for a replicated store several absolute ones,
+    """Return the directories in the option path. For a replicated store these are several absolute paths,
     separated by colons as in SEGSTORE_PATH.
 
-    A colon is part of a name if no slash follows it, or if the whole path exists. Raises the errors of
-    `store_path`; ConfigError, too, if a directory is named twice, or lies within another directory.
+    A colon is part of a name if no slash follows it, or if there is a file or directory with the whole value
+    as its path. Raises the errors of `store_path`, and ConfigError if a directory is named twice, or is
+    inside another directory.
     """
     given = _given_path(options)
     if is_archive_uri(given):
@@ -220,8 +222,8 @@ def store_paths(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def settled_path(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options, with the path made absolute if it names one directory. `store_path` reports errors
-    in the path later.
+    """Return the options; if the option path names one directory, it is made absolute. An error in the option
+    is ignored here: `store_path` will raise it.
     """
     with suppress(ConfigError, StorageError):
         options = by_lower_names(given)
@@ -235,8 +237,8 @@ def settled_path(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def options_of(store: Store) -> dict[str, str]:
-    """Return the options path and witness by which sink and source use a store. Raises ConfigError if a
-    directory's name has a colon before a slash, because the name would read as two directories.
+    """Return the options path and witness with which the sink and the source use a store. Raises ConfigError
+    if a slash follows a colon in a directory's path, because the path would look like two directories.
     """
     from segstore.replication.store import ReplicatedStore
 
@@ -252,7 +254,9 @@ def options_of(store: Store) -> dict[str, str]:
 
 
 def store_witness(options: Mapping[str, str], paths: Sequence[str]) -> str | None:
-    """Return the value of the option witness. Raises ConfigError if `paths` is one directory only."""
+    """Return the value of the option witness; None if it is not given. Raises ConfigError if it is given, but
+    `paths` has only one directory.
+    """
     witness = options.get("witness")
     if witness is not None and len(paths) < 2:
         raise ConfigError(
@@ -263,8 +267,8 @@ def store_witness(options: Mapping[str, str], paths: Sequence[str]) -> str | Non
 
 
 def store_path(options: Mapping[str, str]) -> str:
-    """Return the value of the option path, made absolute; names in `options` are in lower case. Raises
-    ConfigError; StorageError if the current directory was deleted.
+    """Return the value of the option path as an absolute path. Names in `options` are in lower case. Raises
+    ConfigError, and StorageError if the current directory was deleted.
     """
     path = _given_path(options)
     if not path:
@@ -298,9 +302,9 @@ def _subscription(options: Mapping[str, str]) -> TopicSelection:
 
 
 def _spec(options: Mapping[str, str], names: tuple[str, str, str]) -> OffsetSpec | None:
-    """Return the first option of `names` that is given."""
+    """Return the value of the first option in `names` that is given; None if none is given."""
     timestamp, by_times, offsets = ((name, _get(options, name)) for name in names)
-    # All options are parsed, so that each error is reported.
+    # All given options are parsed, so that an error in any of them is reported.
     found = [
         by_timestamp(timestamp[0], timestamp[1]) if timestamp[1] is not None else None,
         by_json(by_times[0], by_times[1], times=True) if by_times[1] is not None else None,

@@ -1,8 +1,8 @@
-"""Plans a read: `divide` makes parts of ranges of offsets, and `Lookup` finds partitions and offsets in the
-store.
+"""Plans a read: `Lookup` finds the partitions and offsets in the store, and `divide` divides ranges of
+offsets into parts.
 
-On disk: only reads. Threads: one plans a query; values can be used from any. The number of parts is that of
-Spark's KafkaOffsetRangeCalculator; if possible, parts begin with a record batch.
+On disk: only reads. Threads: one plans a query; any thread may use the values. There are as many parts as
+Spark's KafkaOffsetRangeCalculator would make. If possible, a part begins at the begin of a record batch.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ log = logging.getLogger("segstore.spark")
 
 Positions = dict[TopicPartition, OffsetAndEpoch]
 Edge = Callable[["PlannedRange", int], int]
-"""(range, offset) -> the base offset of the batch that has the offset."""
+"""A function (range, offset) that returns the base offset of the batch that has the offset."""
 
 
 class PlannedRange(NamedTuple):
-    """Offsets of a partition, `end` exclusive."""
+    """The offsets of a partition from `start` to before `end`."""
 
     partition: TopicPartition
     start: int
@@ -44,8 +44,8 @@ class PlannedRange(NamedTuple):
 def divide(
     ranges: list[PlannedRange], least_parts: int | None, most_records: int | None, edge: Edge
 ) -> list[PlannedRange]:
-    """Cut `ranges` into parts of at most `most_records` offsets, and return about `least_parts` parts or
-    more. Empty ranges are left out.
+    """Divide `ranges` into parts of at most `most_records` offsets, and return at least about `least_parts`
+    parts. A limit that is None does not apply. Empty ranges are omitted.
     """
     parts = [each for each in ranges if each.size]
     if most_records is not None:
@@ -56,7 +56,9 @@ def divide(
 
 
 def _capped(whole: PlannedRange, most: int, edge: Edge) -> Iterator[PlannedRange]:
-    """Cut a range into parts of at most `most` offsets, within a batch only if the batch has more offsets."""
+    """Divide a range into parts of at most `most` offsets. A batch is divided only if it has more than `most`
+    offsets.
+    """
     start = whole.start
     while whole.end - start > most:
         cut = edge(whole, start + most)
@@ -77,8 +79,8 @@ def _evenly(whole: PlannedRange, n: int, edge: Edge) -> Iterator[PlannedRange]:
 
 
 def _shares(parts: list[PlannedRange], least: int) -> Iterator[tuple[PlannedRange, int]]:
-    """Yield (range, number of its parts). Small ranges stay whole; larger ranges share the remaining number
-    in proportion to their sizes.
+    """Yield (range, number of parts for it). A small range gets one part. The rest of the `least` parts is
+    distributed among the larger ranges in proportion to their sizes.
     """
     total = sum(each.size for each in parts)
     small = {each for each in parts if _count(each.size, total, least) == 1}
@@ -94,11 +96,11 @@ def _count(size: int, total: int, parts: int) -> int:
 
 # --- lookup ------------------------------------------------------------------------------------
 
-# A `Lookup` gives the driver the partitions that a query reads, and the offsets of each.
+# By a `Lookup` the driver finds the partitions that a query reads, and the offsets of each partition.
 
 
 class Lookup(Closing):
-    """The partitions and offsets of one query, looked up in the store. A `Lookup` is a context manager."""
+    """Finds the partitions and offsets of one query in the store. A `Lookup` is a context manager."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -110,8 +112,8 @@ class Lookup(Closing):
     # --- partitions -----------------------------------------------------------------------
 
     def partitions(self, *, all_there: bool = True) -> list[TopicPartition]:
-        """Return the partitions of the subscription, in order. Raises ConfigError if a topic or partition
-        is missing; if `all_there` is False, leaves it out instead.
+        """Return the partitions that the options select, sorted. If a topic or partition is missing, raises
+        ConfigError if `all_there` is True, else omits it.
         """
         subscription, topics = self.options.subscription, self.logs.topics
         if subscription.pattern or subscription.option == "subscribePattern":
@@ -141,7 +143,7 @@ class Lookup(Closing):
     # --- offsets --------------------------------------------------------------------------
 
     def earliest(self, partitions: list[TopicPartition]) -> Offsets:
-        """Return the log start offset of each partition that still exists."""
+        """Return the log start offset of each of `partitions` that still exists."""
         found: Offsets = {}
         for each in partitions:
             try:
@@ -151,7 +153,7 @@ class Lookup(Closing):
         return found
 
     def latest(self, partitions: list[TopicPartition], begin: Positions | None = None) -> Positions:
-        """Return the present end of each partition that still exists; `begin` has the ends of the last
+        """Return the present end of each of `partitions` that still exists. `begin` has the ends of the last
         read.
         """
         found: Positions = {}
@@ -164,8 +166,8 @@ class Lookup(Closing):
         return found
 
     def positions(self, offsets: Offsets, *known: Positions) -> Positions:
-        """Return the offsets as positions, with their leader epochs. An epoch is looked up in the log only if
-        no dict of `known` has the position.
+        """Return offsets as positions, which have leader epochs too. The leader epoch of an offset is taken
+        from a position in one of the dicts `known`; if none has it, it is read from the log.
         """
         return {each: self._position(each, offset, known) for each, offset in offsets.items()}
 
@@ -177,7 +179,7 @@ class Lookup(Closing):
         try:
             return OffsetAndEpoch(offset, self.logs.epoch(partition, offset))
         except GONE:
-            return OffsetAndEpoch(offset)  # the plan of the micro-batch reports the loss
+            return OffsetAndEpoch(offset)  # `range_of` will report that the log is missing.
 
     def _start_of(self, partition: TopicPartition) -> int:
         return self.logs.ask(partition, lambda log: log.start_offset)
@@ -186,14 +188,15 @@ class Lookup(Closing):
         return self.logs.ask(partition, self._end)
 
     def _end(self, log: PlannedLog) -> int:
-        """Return the end of the records that are visible at the isolation level."""
+        """Return the offset after the last record that the query's isolation level shows."""
         return (
             log.end_offset if self.options.isolation_level == "read_uncommitted" else log.last_stable_offset
         )
 
     def resolve(self, spec: OffsetSpec, partitions: list[TopicPartition], *, begin: bool) -> Offsets:
-        """Return the offsets of an option; offsets that are numbers are checked against the logs. Raises
-        ConfigError, DataLossError.
+        """Return the offsets that an option stands for in each of `partitions`. If the option has an offset
+        as a number, check that the log has this offset. `begin` is True if the option is for the begin of the
+        read. Raises ConfigError, DataLossError.
         """
         numbers = spec.of(partitions)
         self.logs.await_shown(partitions)
@@ -222,8 +225,8 @@ class Lookup(Closing):
         return end if offset is None else min(offset, end)
 
     def _within(self, option: str, partition: TopicPartition, at: OffsetAndEpoch) -> int:
-        """Return the offset `at` of an option. If it is outside of the log, raise DataLossError, or if
-        failOnDataLoss is false return the nearest offset in the log.
+        """Check that a log has the offset `at` of an option, and return it. If the log does not have it,
+        raise DataLossError; but if failOnDataLoss is false, return the nearest offset of the log.
         """
         first, end = self.logs.ask(partition, lambda log: (log.start_offset, log.end_offset))
         offset = at.offset
@@ -238,8 +241,8 @@ class Lookup(Closing):
         return min(max(offset, first), self._end_of(partition))
 
     def sources(self, part: PlannedRange) -> list[LogSource]:
-        """Return the sources of a range. Raises DataLossError if offsets between an archive and the store are
-        missing, unless failOnDataLoss is false.
+        """Return the sources of a range of offsets. If neither the archive nor the store has some of the
+        offsets, raises DataLossError, unless failOnDataLoss is false.
         """
         found = self.logs.sources(part.partition, part.start, part.end)
         if sum(each.end - each.start for each in found) < part.size:
@@ -251,15 +254,15 @@ class Lookup(Closing):
         return found
 
     def lost(self, what: str) -> None:
-        """Raise DataLossError, or log a warning if failOnDataLoss is false."""
+        """Raise DataLossError with the text `what`; if failOnDataLoss is false, only log it as a warning."""
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{what}. With option failOnDataLoss=false what is left is read")
         log.warning("%s; failOnDataLoss=false: what is left is read", what)
 
 
 def divergence_text(partition: TopicPartition, at: OffsetAndEpoch, agreed: int) -> str:
-    """Return the error message for a position that was taken from another log: the two logs differ from
-    offset `agreed` on, or from an unknown offset on if `agreed` is -1.
+    """Return the error message for a position `at` that was taken from another log. `agreed` is the first
+    offset at which the two logs differ, -1 if it is not known.
     """
     since = f"from offset {agreed} on" if agreed >= 0 else "from where is not known"
     return (

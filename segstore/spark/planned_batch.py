@@ -1,12 +1,12 @@
-"""Spark's plan of a micro-batch: `id_of` returns the id of the micro-batch in the log, `source_offsets` the
-offsets at which the plan ends.
+"""Identifies a micro-batch by Spark's plan for it: `id_of` returns the id under which its rows are appended,
+and `source_offsets` returns the offsets at which the plan ends.
 
-Before a micro-batch runs, Spark writes the plan into the checkpoint, as `offsets/<batch>`. If the micro-batch
-must run again, Spark reads this plan. Rows of the second run may come in another order and even differ, but
-the plan's offsets are the same. An older copy of a checkpoint may get another plan of the same number, with
-other offsets.
+Before a micro-batch runs, Spark writes its plan into the checkpoint, as the file `offsets/<batch>`. If the
+micro-batch runs again, Spark reads this plan. The rows of the second run may have another order, and may even
+differ, but the plan's offsets are the same. If a query continues from an older copy of its checkpoint, Spark
+may make another plan, with other offsets, for the same number of a micro-batch.
 
-On disk: only reads, of the ids of adopted rows and of a local checkpoint; a checkpoint of
+On disk: only reads the ids of appended rows, and a local checkpoint; a checkpoint of
 `segstore.spark.checkpoints` is read by HTTP. Threads: any; functions without state.
 """
 
@@ -27,7 +27,7 @@ log = logging.getLogger("segstore.spark")
 
 _LOCATION = re.compile(r"([a-z][a-z0-9+.-]*):(?://([^/]*))?(/.*)")
 _BEFORE = (
-    2  # lines: the version; then watermark, time and settings, which differ in a new plan of the same offsets
+    2  # Two lines precede the offsets: the version, and a line that differs in each plan (time, settings).
 )
 _MOST_TEXT = 400
 _MOST_BYTES = 1 << 26
@@ -39,14 +39,14 @@ REMEDY = (
     "has rows. Of a batch, jobId stands for other rows: give these another one. With option "
     "failOnDataLoss=false the rows that come now are dropped"
 )
-"""The advice after an IdempotencyConflictError."""
+"""The advice in the message of an IdempotencyConflictError."""
 
 
 def id_of(files: Files, adopted: str, query: str, batch: int) -> str:
-    """Return the id under which a micro-batch is sealed. `adopted` is the store's directory with the ids of
-    adopted rows. Raises OSError; IdempotencyConflictError if a later micro-batch is in the log and this
-    micro-batch is not. With an intact checkpoint this conflict can't happen, because Spark plans a
-    micro-batch only after the micro-batch before it is committed.
+    """Return the id under which a micro-batch's rows are appended. `adopted` is the store's directory that
+    has the ids of appended rows. Raises OSError, and IdempotencyConflictError if rows of a later micro-batch
+    are in the log, but no rows of this micro-batch. This can't happen with an intact checkpoint, because
+    Spark plans a micro-batch only after the commit of the micro-batch before.
     """
     series = f"spark-stream/{query}"
     id_, newest = f"{series}/{batch}", read_newest(files, adopted, series)
@@ -63,8 +63,8 @@ def _number(id_: str) -> int:
 
 
 def source_offsets(checkpoint: str | None, batch: int) -> str:
-    """Return the offsets at which a micro-batch ends in its sources, as text, or as a digest of a long text.
-    Return "" if the checkpoint is unknown, or can't be read by this process.
+    """Return, as text, the offsets at which a micro-batch ends in its sources; if that text is long, return
+    text with its digest. Return "" if the checkpoint is not known, or if this process can't read it.
     """
     try:
         text = _read(checkpoint or "", f"offsets/{batch}").decode()
@@ -78,10 +78,10 @@ def source_offsets(checkpoint: str | None, batch: int) -> str:
 
 
 def _read(checkpoint: str, name: str) -> bytes:
-    """Return a file of the checkpoint. Raises OSError, HTTPException, ValueError."""
+    """Return the content of the file `name` of a checkpoint. Raises OSError, HTTPException, ValueError."""
     location = _LOCATION.fullmatch(checkpoint)
     scheme, host, path = location.groups() if location else ("file", "", checkpoint)
-    # Hadoop drops "a/.." from the text, even if "a" is a link or does not exist.
+    # Hadoop removes "a/.." from a path as text, even if "a" is a symbolic link or does not exist.
     path = normpath(path) if path else ""
     if scheme in ("segstore", "webhdfs"):
         return _fetched(host or "", f"/webhdfs/v1{quote(path)}/{name}?op=OPEN")

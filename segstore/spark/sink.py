@@ -1,13 +1,14 @@
-"""The sink "segstore" with PySpark's interfaces: a writer of a batch, and a writer of a stream's
-micro-batches.
+"""The sink "segstore", with PySpark's interfaces: it writes the rows of a batch query, or of the
+micro-batches of a streaming query.
 
-Tasks stage rows, that is write them into the store's inbox. The driver's commit seals the staged rows, that
-is submits them to be appended, once for an id: the job's id, or the stream's query id and batch id. Spark may
-call write more than once for the same rows, commit a micro-batch again if it has forgotten the commit, and
-abort after a commit that failed. None of these calls doubles or removes records of the log.
+Tasks stage rows: they write them into the store's inbox. The driver's commit seals the staged rows: it
+submits them to be appended, under an id. Rows are appended only once for an id. The id is the job's id, or
+the query id and batch id of a streaming query. Spark may write the same rows more than once, may commit a
+micro-batch again if it has lost the commit, and may abort after a failed commit. None of this makes duplicate
+records, or removes records from the log.
 
-On disk: the store's inbox, see `sink_store`. Threads: PySpark makes each object on the driver, a new one for
-each micro-batch, and sends it to the tasks.
+On disk: the store's inbox (see `sink_store`). Threads: PySpark creates each object on the driver, a new one
+for each micro-batch, and sends it to the tasks.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 def writer(given: Mapping[str, str], columns: StructType, overwrite: bool) -> BatchWriter:
-    """Return a writer of a batch. Options, columns and the store are checked here, before tasks start. Raises
-    ConfigError.
+    """Return a writer for a batch query. Options, columns and the store are checked now, before tasks start.
+    Raises ConfigError.
     """
     options = parse_sink_options(given, streaming=False)
     if overwrite:
@@ -46,8 +47,8 @@ def writer(given: Mapping[str, str], columns: StructType, overwrite: bool) -> Ba
 
 
 def stream_writer(given: Mapping[str, str], columns: StructType) -> StreamWriter:
-    """Return a writer of a micro-batch. Output mode complete appends the whole result each time, as Spark's
-    Kafka sink does. Raises ConfigError.
+    """Return a writer for a micro-batch. In output mode complete, each micro-batch appends the whole result,
+    as in Spark's Kafka sink. Raises ConfigError.
     """
     options = parse_sink_options(given, streaming=True)
     check_columns(columns, options.topic)
@@ -58,7 +59,9 @@ def stream_writer(given: Mapping[str, str], columns: StructType) -> StreamWriter
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """A task's staged rows, or None if it had no rows; for a stream, also its query and micro-batch."""
+    """The message of a task to the driver. `staged` are the staged rows, None if the task had no rows. In a
+    streaming query, `query` is the query id and `batch` is the batch id.
+    """
 
     staged: Staged | None
     query: str = ""
@@ -66,13 +69,13 @@ class StagedMessage(WriterCommitMessage):
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    """Return the staged rows in the order of the tasks; a failed task has no message."""
+    """Return the staged rows in `messages`, in the order of the tasks. A failed task's message is None."""
     parts = (message.staged for message in messages if isinstance(message, StagedMessage))
     return [staged for staged in parts if staged is not None]
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a batch. For each job id, `job`, rows are written once."""
+    """Writes the rows of a batch query. They are appended only once for a job id, `job`."""
 
     def __init__(self, sink: StagingSink, job: str) -> None:
         self.sink, self.id = sink, f"spark-job/{job}"
@@ -81,7 +84,7 @@ class BatchWriter(DataSourceArrowWriter):
         return StagedMessage(self.sink.stage(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Seal the rows; on return all of them are in the log, durable and visible."""
+        """Append the staged rows. When this returns, they are in the log, durable and visible."""
         self.sink.seal(self.id, _staged(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -89,8 +92,8 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes a micro-batch. PySpark makes two objects for each micro-batch: it sends the first to the tasks,
-    and the second commits.
+    """Writes the rows of a micro-batch. PySpark creates two objects for each micro-batch: it sends one to the
+    tasks, and calls `commit` of the other object.
     """
 
     def __init__(self, sink: StagingSink) -> None:
@@ -101,7 +104,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return StagedMessage(self.sink.stage(iterator), query, batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Seal the rows; on return all of them are in the log, durable and visible."""
+        """Append the staged rows. When this returns, they are in the log, durable and visible."""
         queries = {
             (message.query, message.batch) for message in messages if isinstance(message, StagedMessage)
         }
@@ -115,7 +118,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _micro_batch() -> tuple[str, int]:
-    """Return query id and batch id of the running task, which are also in the query's checkpoint."""
+    """Return (query id, batch id) of the running task. The checkpoint of the query has the same ids."""
     context = TaskContext.get()
     query = context and context.getLocalProperty(_QUERY)
     batch = context and context.getLocalProperty(_BATCH)

@@ -1,8 +1,8 @@
-"""`Divider`: divides Arrow rows among the partitions of topics, without a Python object per row.
+"""`Divider`: divides Arrow rows among the partitions of topics, without a Python object for each row.
 
-A row's partition is the value of its column `partition`, else Kafka's choice for its key. Rows that have
-neither go to one partition for about a MiB and then to the next partition (BuiltInPartitioner, KIP-794).
-Threads: one, a task's.
+A row's partition is the value of its column `partition`. If this is null or missing, Kafka's hash of the
+row's key chooses the partition. Rows without a key go to one partition until it has got about a MiB, and then
+to the next partition (BuiltInPartitioner, KIP-794). Threads: one, a task's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STICKY_BYTES = 1 << 20
 
 
 class SinkRows(NamedTuple):
-    """Rows for one partition, in their order."""
+    """Rows for one partition, in the order in which they came."""
 
     topic: str
     partition: int
@@ -36,8 +36,8 @@ class SinkRows(NamedTuple):
 
 
 class Divider:
-    """Divides rows among partitions. `find(topic)` returns the topic's description, or raises if there is no
-    such topic. If `topic` is set, all rows are for this topic.
+    """Divides rows among partitions. `find(topic)` returns the topic's TopicInfo; it raises an error if there
+    is no such topic. If `topic` is not None, all rows are for this topic; else the column `topic` names it.
     """
 
     def __init__(self, find: Callable[[str], TopicInfo], topic: str | None) -> None:
@@ -45,7 +45,7 @@ class Divider:
         self._sticky: dict[str, int] = {}
 
     def groups(self, rows: pa.RecordBatch) -> Iterator[SinkRows]:
-        """Yield groups of rows with the columns of a sink. Raises InvalidRecordError,
+        """Divide rows, and yield the rows of each partition. Raises InvalidRecordError,
         UnknownTopicOrPartitionError.
         """
         for topic, part in self._by_topic(rows):
@@ -71,7 +71,7 @@ class Divider:
     # --- partitions -----------------------------------------------------------------------
 
     def _slots(self, info: TopicInfo, rows: pa.RecordBatch) -> NDArray[np.integer[Any]]:
-        """Return the index of each row's partition in the topic's partitions."""
+        """Choose a partition for each row. Return the indexes of these partitions in `info.partition_ids`."""
         given = _column(rows, "partition")
         if given is not None and not given.null_count:
             return _slots_of(info, given.to_numpy())
@@ -96,9 +96,11 @@ class Divider:
         return slots
 
     def _stick(self, info: TopicInfo, n: int, size: int) -> NDArray[np.int32]:
-        """Return the indexes of the next partitions; each gets an equal run of the rows."""
+        """Choose partitions for `n` rows without a key, which have `size` bytes. Return an index for each
+        row. Each chosen partition gets about the same number of rows, which follow each other.
+        """
         runs = min(max(size // _STICKY_BYTES, 1), info.partitions)
-        # Each task begins at a random partition, so that small tasks don't all write to one partition.
+        # A task begins at a random partition, so that small tasks do not all write to the same partition.
         first = self._sticky.get(info.name, -1)
         first = random.randrange(info.partitions) if first < 0 else first
         self._sticky[info.name] = (first + runs) % info.partitions
@@ -120,14 +122,14 @@ def _slots_of(info: TopicInfo, given: NDArray[np.int32]) -> NDArray[np.integer[A
 def _grouped_by_slot(
     rows: pa.RecordBatch, slots: NDArray[np.integer[Any]]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of each slot, in their order. Rows are copied only if a slot's rows are not
-    contiguous.
+    """Yield (slot, rows of the slot) for each slot; `slots` has the slot of each row. The rows of a slot keep
+    their order. Rows are copied only if those of a slot do not follow each other.
     """
     counts = np.bincount(slots)
     held: NDArray[np.integer[Any]] = np.flatnonzero(counts)
     changes = slots[1:] != slots[:-1]
     if np.count_nonzero(changes) >= len(held):
-        # numpy sorts numbers of 16 bits in one pass.
+        # NumPy sorts 16-bit integers by a radix sort, which is faster.
         order = np.argsort(slots.astype(np.int16) if len(counts) <= 1 << 15 else slots, kind="stable")
         rows = rows.take(pa.array(order))
     else:
@@ -148,7 +150,9 @@ def _column(rows: pa.RecordBatch, name: str) -> pa.Array | None:
 
 
 def columns_of(rows: pa.RecordBatch, now_ms: int) -> dict[str, Any]:
-    """Return the arguments of `Stager.append_batch` for these rows; rows without a timestamp get `now_ms`."""
+    """Return the keyword arguments of `Stager.append_batch` for rows of one partition. A row without a
+    timestamp gets the timestamp `now_ms`.
+    """
     headers, stamps = _column(rows, "headers"), _column(rows, "timestamp")
     return {
         "values": rows.column("value"),
@@ -159,7 +163,7 @@ def columns_of(rows: pa.RecordBatch, now_ms: int) -> dict[str, Any]:
 
 
 def _stamps(column: pa.Array, now_ms: int) -> NDArray[np.int64]:
-    """Return ms for Spark's µs, rounded down."""
+    """Convert Spark's timestamps in µs to ms, rounded down. A null becomes `now_ms`."""
     micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
     if micros.null_count:
         micros = micros.fill_null(now_ms * 1000)
@@ -173,8 +177,8 @@ def _stamps(column: pa.Array, now_ms: int) -> NDArray[np.int64]:
 
 
 def header_columns(column: pa.Array) -> HeaderColumns | None:
-    """Return the columns of list<struct<key, value>>; a null list has no headers. Raises InvalidRecordError
-    for a header that is null, or has a null key.
+    """Convert a column of type list<struct<key, value>> to HeaderColumns; None if no row has a header. A null
+    list means that the row has no headers. Raises InvalidRecordError if a header, or its key, is null.
     """
     if column.null_count == len(column):
         return None

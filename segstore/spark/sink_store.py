@@ -1,5 +1,6 @@
-"""`StagingSink`: the part of a sink that works on the store. Tasks stage rows, and the driver seals the
-staged rows. This module also has the sink's options, and needs no JVM.
+"""`StagingSink`: the part of a sink that accesses the store. Tasks stage rows: they write them into the
+store's inbox. The driver seals the staged rows: it submits them to be appended. This module also has the
+sink's options, and needs no JVM.
 
 On disk: the store's inbox, through `Stager`, `seal` and `abort`. Threads: one at a time; a `StagingSink` is
 immutable, and is pickled and sent to the tasks.
@@ -48,19 +49,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("segstore.spark")
 
 GATHERED_BYTES = 8 << 20
-"""Rows are gathered up to this size, in bytes, before they are divided among partitions, so that each
-partition gets larger batches.
+"""Batches of rows are joined up to about this size, in bytes, before they are divided among partitions, so
+that each partition gets larger batches.
 """
 
 
 @dataclass(frozen=True)
 class StagingSink:
-    """A sink that stages rows in the store at `path`, or in one directory of a replicated store, and seals
-    them.
+    """Stages rows in the directory `path`, which is a store or one directory of a replicated store, and
+    submits them to be appended.
 
-    `topic` and `fail_on_data_loss` are as in SinkOptions, `checkpoint` is the option of a stream. Sealed rows
-    are adopted, that is appended to the log, by the process that has the store open. If no process has it
-    open, `seal` opens the store, a replicated store by its `directories` and `witness`. Tests set `files`.
+    `topic`, `fail_on_data_loss` and `checkpoint` are as in SinkOptions. The process that has the store open
+    for writing appends the submitted rows to the log. If no process has it open, `seal` opens the store
+    itself; if `directories` is not empty, it opens the replicated store in `directories`, with `witness`.
+    Only tests set `files`.
     """
 
     path: str
@@ -74,7 +76,7 @@ class StagingSink:
 
     @classmethod
     def of(cls, options: SinkOptions) -> StagingSink:
-        """Return a sink that stages in the first writable directory."""
+        """Return a sink for these options, which stages rows in the first writable directory."""
         paths = options.paths
         path = next(filter(_takes_files, paths), paths[0]) if len(paths) > 1 else paths[0]
         several = paths if len(paths) > 1 else ()
@@ -91,7 +93,9 @@ class StagingSink:
     # --- the driver, before ------------------------------------------------------------------
 
     def check(self, columns: Sequence[str]) -> None:
-        """Raise ConfigError if the store can't take rows with these columns, before tasks start."""
+        """Raise ConfigError if rows with these columns can't be written to the store. The driver calls this
+        before tasks start.
+        """
         files = self.files or Files()
         try:
             with os_errors():
@@ -104,7 +108,8 @@ class StagingSink:
                     raise ConfigError(f"option path={self.path!r}: no directory of a replicated store")
                 self._check_topic(topics, columns)
                 self._check_lock(files)
-            Stager(self.path, files=self.files).close()  # raises if the directory is not writable
+            # This raises StorageError if the directory is not writable.
+            Stager(self.path, files=self.files).close()
         except (StorageError, UnknownTopicOrPartitionError, InvalidTopicError) as error:
             option = "path" if isinstance(error, StorageError) else "topic"
             raise ConfigError(f"option {option}: {error} (path={self.path!r})") from None
@@ -125,7 +130,9 @@ class StagingSink:
             )
 
     def _check_lock(self, files: Files) -> None:
-        """Raise ConfigError if a Kafka broker has locked the store: only segstore adopts staged rows."""
+        """Raise ConfigError if a Kafka broker has locked the store, because a broker does not append staged
+        rows.
+        """
         path = os.path.join(self.path, file_names.LOCK)
         if not files.exists(path):
             return
@@ -140,8 +147,8 @@ class StagingSink:
     # --- tasks -------------------------------------------------------------------------------
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
-        """Stage all rows of a task, durably, or return None without rows. After a failure nothing is
-        staged.
+        """Stage all rows of a task, and return them when they are durable. Return None if there are no rows.
+        If this raises an error, no row is staged.
         """
         rows = _gathered(batches)
         first = next(rows, None)
@@ -157,11 +164,11 @@ class StagingSink:
     # --- the driver, after --------------------------------------------------------------------
 
     def seal_micro_batch(self, query: str, batch: int, staged: Sequence[Staged]) -> Adoption | None:
-        """Seal the rows of a stream's micro-batch, and return the result of `seal`. Return None if there are
-        no rows, or if the rows were dropped because a later micro-batch is in the log.
+        """Call `seal` for the rows of a micro-batch, and return its result. Return None if there are no rows,
+        or if the rows were dropped because rows of a later micro-batch are in the log.
 
-        The rows are sealed with the offsets of Spark's plan. If rows of the same micro-batch come again with
-        other offsets, they belong to another plan.
+        The offsets of Spark's plan are stored with the rows. If later rows of the same micro-batch have other
+        offsets, they come from another plan.
         """
         if not staged:
             return None
@@ -175,11 +182,11 @@ class StagingSink:
         return self.seal(id_, staged, source_offsets(self.checkpoint, batch))
 
     def seal(self, id_: str, staged: Sequence[Staged], source: str = "") -> Adoption | None:
-        """Seal the staged rows under an id, wait until they are in the log, and return their `Adoption`, or
-        None if there are no rows.
+        """Submit the staged rows under an id, wait until they are in the log, and return their `Adoption`.
+        Return None if there are no rows.
 
-        Raises the errors of `segstore.storage.staging.seal`. If failOnDataLoss is false, rows that conflict
-        with earlier rows of the id are dropped with a warning.
+        Raises the errors of `segstore.storage.staging.seal`. If the log has other rows with the same id, and
+        failOnDataLoss is false, the new rows are dropped, and a warning is logged.
         """
         if not staged:
             return None
@@ -204,7 +211,9 @@ class StagingSink:
         return staged[0].path if self.directories else self.path
 
     def _drop(self, error: IdempotencyConflictError, staged: Sequence[Staged]) -> None:
-        """Drop rows that conflict with rows in the log, or raise the error if failOnDataLoss is true."""
+        """If failOnDataLoss is true, raise `error`, with advice. If it is false, drop the staged rows, and
+        log a warning.
+        """
         if self.fail_on_data_loss:
             raise IdempotencyConflictError(f"{error}. {REMEDY}") from None
         log.warning("%s; failOnDataLoss=false: the rows that came now are dropped", error)
@@ -214,12 +223,12 @@ class StagingSink:
         return open_replicated(self.directories, witness=self.witness)
 
     def abort(self, staged: Sequence[Staged]) -> None:
-        """Remove staged rows, unless they are sealed: sealed rows are in the log, or will be."""
+        """Remove the staged rows that `seal` has not submitted. Submitted rows are in the log, or will be."""
         abort(staged, None if self.directories else self.path, files=self.files)
 
 
 def _takes_files(path: str) -> bool:
-    """Return whether rows can be staged in a directory; False if, for example, its disk is lost."""
+    """Return whether rows can be staged in a directory."""
     try:
         Stager(path).close()
     except SegstoreError:
@@ -228,8 +237,8 @@ def _takes_files(path: str) -> bool:
 
 
 class SinkTopics:
-    """The topics of a store, read from its files without opening it. The constructor reads all topics;
-    `find` reads a topic that was missing then again.
+    """The topics of a store, which are read from its files without an open of the store. The constructor
+    reads all topics. If a topic was missing at that time, `find` looks for it again.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -247,8 +256,8 @@ class SinkTopics:
             return self._topics.names
 
     def find(self, topic: str) -> TopicInfo:
-        """Return the topic. Raises UnknownTopicOrPartitionError, with advice to create it, or the error of
-        reading the topic's settings.
+        """Return a topic. Raises UnknownTopicOrPartitionError, which advises to create it, or the error that
+        the read of the topic's settings has raised.
         """
         try:
             with os_errors():
@@ -264,7 +273,7 @@ def _append(stager: Stager, divider: Divider, rows: pa.RecordBatch) -> None:
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in batches of about GATHERED_BYTES, without empty ones."""
+    """Yield the rows of `batches` in batches of about GATHERED_BYTES bytes. No yielded batch is empty."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -288,8 +297,8 @@ def _joined(held: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 # --- sink options ------------------------------------------------------------------------------
 
-# The sink's options and columns, which are those of Spark's own Kafka sink. The driver reports here every
-# error that can be found without the store.
+# The sink has the options and columns of Spark's own Kafka sink. Here the driver checks both as far as
+# possible without the store.
 
 COLUMNS = {
     "key": ("binary", "string"),
@@ -299,23 +308,24 @@ COLUMNS = {
     "timestamp": ("timestamp",),
     "topic": ("string",),
 }
-"""The columns that may be written, with their types."""
+"""The columns that a DataFrame may have to be written, each with its allowed types."""
 
 PASSED_OVER = ("offset", "timestampType")
-"""Columns of the source that the sink ignores, because the log assigns them. So rows of the source can be
-written unchanged.
+"""The columns of the source that the sink ignores, because the log assigns their values. So rows that the
+source has read can be written unchanged.
 """
 
 KNOWN = ("path", "topic", "sealTimeout", "jobId", "checkpointLocation", "failOnDataLoss", "witness")
 TIMEOUT_MS = 120_000
-"""The time that Kafka's producer tries to deliver (delivery.timeout.ms)."""
+"""The default of the option sealTimeout. It equals the default of Kafka's delivery.timeout.ms."""
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The options of a write. `paths` has several directories for a replicated store. `topic` is None if a
-    column names the topic; `job_id` and `checkpoint` are None without the option. `fail_on_data_loss`: raise
-    an error if rows would be dropped because other rows have their id.
+    """The options of a write. `paths` has several directories if the store is replicated. `topic` is None if
+    the column `topic` names the topic. `job_id`, `witness` and `checkpoint` are None if their options are not
+    given. If `fail_on_data_loss`, an error is raised if the log has other rows with the same id; else the new
+    rows are dropped.
     """
 
     paths: tuple[str, ...]
@@ -359,7 +369,7 @@ def _check_known(options: Mapping[str, str]) -> None:
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Raise ConfigError, which names the reason, if the columns can't be written."""
+    """Raise ConfigError, which says why, if a DataFrame with this schema can't be written."""
     names = schema.names
     for field in schema.fields:
         if field.name in PASSED_OVER:
@@ -370,7 +380,8 @@ def check_columns(schema: StructType, topic: str | None) -> None:
                 f"column {field.name!r} can't be written: allowed are {', '.join(COLUMNS)}; drop it"
             )
         kind = field.dataType.simpleString()
-        if kind.split(" ")[0] not in allowed:  # a string may name its collation
+        # In the text of a string type, the collation may follow after a space.
+        if kind.split(" ")[0] not in allowed:
             raise ConfigError(f"column {field.name} is {kind}: must be {' or '.join(allowed)}; cast it")
     for name in names:
         if names.count(name) > 1:

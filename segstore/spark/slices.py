@@ -1,4 +1,5 @@
-"""`SliceReader`: reads one slice of a partition in a Spark task, which runs in a process of its own.
+"""`SliceReader`: reads a slice, which is a range of offsets of a partition, in a Spark task. The task runs in
+a process of its own.
 
 On disk: only reads. Threads: one in each task; a `SliceReader` is immutable, and is pickled and sent to the
 tasks.
@@ -32,26 +33,28 @@ if TYPE_CHECKING:
 log = logging.getLogger("segstore.spark")
 
 FEW_ROWS = 16_384
-"""Reads grow until they return this many rows, because each batch costs Spark some time, whatever its size.
+"""The size of reads is doubled until a read returns this many rows, because each batch takes Spark some time,
+even if it is small.
 """
 FIRST_BYTES, MOST_BYTES = 1 << 18, 1 << 24
 PATIENCE = 20.0
-"""The longest time in seconds that a task waits until a replica shows the task's records, if the directory of
-another replica can't be read.
+"""If the directory of one replica can't be read, and another replica does not yet show all records of the
+task, the task waits for that replica, at most for this time, in seconds.
 """
 _PAUSE = 0.1
 _Read = Callable[[int, int], Records]
-"""(offset, bytes) -> records from the offset on."""
+"""A function (offset, bytes) that reads about this number of bytes, and returns records from the offset on.
+"""
 _Since = Callable[[int, int], Iterator[Records] | None]
-"""(offset, end) -> the archive's records from `offset` on, below `end`, after the store has deleted them;
-None if the archive does not have them.
+"""A function (offset, end) that returns the archive's records from `offset` to before `end`, which the store
+has deleted; None if the archive does not have them.
 """
 
 
 @dataclass
 class OffsetSlice(InputPartition):
-    """Offsets of a partition, `end` exclusive. In a replicated store the directories `places` are tried in
-    turn; a replica qualifies if it has the records below `until`.
+    """The offsets of a partition from `start` to before `end`. In a replicated store, the replicas in the
+    directories `places` are tried one after another; a replica must have all records below `until`.
     """
 
     topic: str
@@ -61,7 +64,8 @@ class OffsetSlice(InputPartition):
     until: OffsetAndEpoch | None = None
     places: tuple[str, ...] = ()
     archived: LogContents | None = None
-    """The contents of the archive to read, or None if the store is read."""
+    """If the slice is read from an archive, the archive's contents for it; None if it is read from the store.
+    """
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -69,8 +73,8 @@ class OffsetSlice(InputPartition):
 
 @dataclass(frozen=True)
 class SliceReader:
-    """Reads slices; the object is pickled and sent to the tasks. `path` is the store's directory, not
-    used for slices with `places`.
+    """Reads slices. The object is pickled and sent to the tasks. `path` is the store's directory; it is not
+    used for a slice that has `places`.
     """
 
     path: str
@@ -81,8 +85,8 @@ class SliceReader:
     archive: ArchivePlace | None = None
 
     def read(self, part: OffsetSlice) -> Iterator[pa.RecordBatch]:
-        """Yield the slice's rows. Raises CorruptRecordError, DataLossError, StorageError,
-        ReplicaOfflineError, OffsetNotAvailableError or ArchiveError; the task then fails.
+        """Yield the slice's rows as batches. An error makes the task fail: CorruptRecordError, DataLossError,
+        StorageError, ReplicaOfflineError, OffsetNotAvailableError or ArchiveError.
         """
         for records in self._of(part):
             yield from batches(part.topic, part.partition, records, self.schema)
@@ -104,8 +108,8 @@ class SliceReader:
                 self._lost(f"{part}: {error}")
 
     def _archived_since(self, part: OffsetSlice, topic_id: str) -> Iterator[Records] | None:
-        """Return the records of the slice from the archive, after retention has removed them from the store.
-        Return None if the archive does not have them.
+        """Return the slice's records, which retention has removed from the store, from the archive; None if
+        the archive does not have all of them.
         """
         if self.archive is None:
             return None
@@ -139,8 +143,8 @@ class SliceReader:
     # --- replicas -------------------------------------------------------------------------
 
     def _of_replicas(self, part: OffsetSlice, until: OffsetAndEpoch) -> Iterator[Records]:
-        """Yield the records of one replica. If that replica can't be read, or lacks records, go on with the
-        next replica after the records that were yielded.
+        """Yield the records of the first replica that has all of them. If a replica can't be read any more,
+        or has lost records, continue with the next one, after the records that were already yielded.
         """
         at, end = part.start, time.monotonic() + PATIENCE
         while True:
@@ -164,17 +168,19 @@ class SliceReader:
                 return
             if not lacking or time.monotonic() >= end:
                 raise ReplicaOfflineError(lacks)
-            time.sleep(_PAUSE)  # when a replica in `lacking` leads, it shows all its records
+            # Try again, because a replica in `lacking` will show all its records when it becomes the leader.
+            time.sleep(_PAUSE)
 
     def _of_replica(
         self, place: str, part: OffsetSlice, until: OffsetAndEpoch, start: int
     ) -> Iterator[Records]:
-        """Yield a replica's records. Raises ReplicaOfflineError if the replica lacks records below
-        `until`.
+        """Yield the records of the replica in the directory `place`. Raises ReplicaOfflineError if the
+        replica does not have all records below `until`.
         """
         with storage.open(place, "r") as store:
             replica = ObservedLog(store, part.topic, part.partition)
-            # Checked before and after the read, because a new leader may replace the records during the read.
+            # The replica is checked before and after the read, because during the read a new leader may
+            # replace its records.
             replica.check(until)
             read = partial(
                 replica.read_below, until=until, isolation_level=self.isolation_level, times=self._span
@@ -193,7 +199,7 @@ class SliceReader:
     ) -> Iterator[Records]:
         size = FIRST_BYTES
         if self.times.limited and self.times.low >= self.times.high:
-            return  # no record can pass
+            return  # No record is in the range of times.
         while offset < part.end:
             try:
                 records = read(offset, size)
@@ -213,7 +219,7 @@ class SliceReader:
                 return
             looked_at = records.next_offset - offset if self.times.limited else len(records)
             offset = records.next_offset
-            # Reads begin small, so that a small slice does not cost a large read.
+            # The first reads are small, so that no large read is made for a small slice.
             size = min(2 * size, MOST_BYTES) if looked_at < FEW_ROWS else size
             yield from self._wanted(records, part.end)
 

@@ -1,6 +1,7 @@
-"""The source "segstore" with PySpark's interfaces: a schema, a reader of a batch, and a reader of a stream.
+"""The source "segstore", with PySpark's interfaces: a schema, a reader for batch queries, and a reader for
+streaming queries.
 
-On disk: only reads. Threads: PySpark makes each object in the process of the planner, and sends it to the
+On disk: only reads. Threads: PySpark creates each object in the process of the planner, and sends it to the
 tasks.
 """
 
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
 
 SCANS_APART = hasattr(DataSourceReader, "pushLimit")
 """True if each scan of a DataFrame has its own plan. In PySpark 4.3 all scans share one plan, so filters must
-not be pushed down: after `df.where(a)` a plain `df.count()` would count only the rows that pass `a`.
+not be pushed down: after `df.where(a)`, `df.count()` would count only the rows that pass `a`.
 """
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def schema(given: Mapping[str, str]) -> str:
-    """Return the columns of Spark's Kafka source. Spark calls this function first, so it checks the
-    options. Raises ConfigError.
+    """Return the columns of Spark's Kafka source as DDL text. Spark calls this function before all others, so
+    it checks the options. Raises ConfigError.
     """
     options = parse_options(given)
     with Lookup(options) as lookup:
@@ -52,25 +53,25 @@ def schema(given: Mapping[str, str]) -> str:
 
 
 def reader(given: Mapping[str, str], columns: StructType) -> DataSourceReader:
-    """Return a reader of a batch query. Raises ConfigError."""
+    """Return a reader for a batch query. Raises ConfigError."""
     options = parse_options(given)
     wanted = SCANS_APART if options.filter_pushdown is None else options.filter_pushdown
-    # If PySpark's setting for filters is off, PySpark refuses a reader with `pushFilters`. If the setting is
-    # on, this code runs in PySpark's worker for pushdown, and the module of that worker is loaded.
+    # If PySpark's setting for the pushdown of filters is off, PySpark refuses a reader with `pushFilters`. If
+    # the setting is on, this code runs in PySpark's worker for pushdown, whose module is then loaded.
     kind = FilteringReader if wanted and _PUSHDOWN_WORKER in sys.modules else BatchReader
     return kind(options, arrow_schema(columns))
 
 
 def stream_reader(given: Mapping[str, str], columns: StructType) -> DataSourceStreamReader:
-    """Return a reader of a streaming query. Errors in options are raised by the first method that is
-    called.
+    """Return a reader for a streaming query. If an option is wrong, the reader's first method that is called
+    raises ConfigError.
     """
 
     return StreamReader(settled_path(given), columns)
 
 
 class BatchReader(DataSourceReader):
-    """Reads a batch; the ends of all partitions are fixed when the query is planned."""
+    """Reads the records of a batch query, up to the ends that partitions have when the query is planned."""
 
     def __init__(self, options: SourceOptions, columns: pa.Schema) -> None:
         self.options, self.columns = options, columns
@@ -79,7 +80,7 @@ class BatchReader(DataSourceReader):
         options.end()
 
     def partitions(self) -> list[InputPartition]:
-        """Return the slices of the query. Raises ConfigError, DataLossError."""
+        """Plan the query, and return its slices. Raises ConfigError, DataLossError."""
         with Lookup(self.options) as lookup:
             return list(slices(lookup, self._ranges(lookup)))
 
@@ -93,14 +94,14 @@ class BatchReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # If there is no slice, PySpark makes a partition of its own.
+        # If `partitions` returns no slice, PySpark calls this with a partition that it has made itself.
         if not isinstance(partition, OffsetSlice):
             return iter(())
         return slice_reader(self.options, self.columns, self.pushed.times).read(partition)
 
 
 class FilteringReader(BatchReader):
-    """A BatchReader with filters; Spark calls `pushFilters` before any other method."""
+    """A BatchReader that evaluates filters. Spark calls `pushFilters` before any other method."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self.pushed, left = push(filters)
@@ -108,7 +109,7 @@ class FilteringReader(BatchReader):
 
 
 def slice_reader(options: SourceOptions, columns: pa.Schema, times: NumberRange | None = None) -> SliceReader:
-    """Return the reader that a query's tasks use."""
+    """Return the reader for the tasks of a query."""
     level, fail = options.isolation_level, options.fail_on_data_loss
     return SliceReader(options.path, columns, level, fail, times or NumberRange(), options.archive)
 
@@ -116,8 +117,8 @@ def slice_reader(options: SourceOptions, columns: pa.Schema, times: NumberRange 
 def slices(
     lookup: Lookup, ranges: list[PlannedRange], known: Positions | None = None
 ) -> Iterator[OffsetSlice]:
-    """Yield the slices of a query, as many as its options require. `known` has the known leader epochs of the
-    ranges' ends; other epochs are looked up.
+    """Divide ranges into slices, as many as the options require, and yield the slices. `known` has the leader
+    epochs of some ends of ranges; those of all other ends are read from the logs.
     """
     options = lookup.options
 
@@ -134,12 +135,13 @@ def slices(
 
 
 def _narrowed(lookup: Lookup, pushed: Pushed, whole: PlannedRange) -> PlannedRange:
-    """Return the part of a range that can pass the filters on offset and time."""
+    """Return the part of a range in which records can pass the filters on offset and timestamp."""
     start, end = max(whole.start, pushed.offsets.low), min(whole.end, pushed.offsets.high)
     if start < end and pushed.times.limited:
         if pushed.times.low >= pushed.times.high:
             return whole._replace(end=whole.start)
-        # Time bounds only move the start: timestamps need not rise, so records after a late record may pass.
+        # The filters on time only change the start. They can't change the end, because timestamps need not
+        # rise: after a record that is too late there may be a record that passes.
         late = lookup.logs.ask(whole.partition, lambda log: log.offset_for_time(pushed.times.low))
         start = end if late is None else max(start, late)
     return whole._replace(start=start, end=max(start, end))
@@ -147,15 +149,16 @@ def _narrowed(lookup: Lookup, pushed: Pushed, whole: PlannedRange) -> PlannedRan
 
 # --- source stream -----------------------------------------------------------------------------
 
-# A `StreamReader` reads the records that are new since the last micro-batch, up to the limits of the options.
+# A `StreamReader` reads the records that were appended after the last micro-batch, within the limits of the
+# options.
 #
-# Threads: one, in a process that PySpark keeps for the query. Offsets are {"topic": {"partition": offset}},
-# the form of Spark's Kafka source, `end` exclusive.
+# Threads: one, in a process that PySpark keeps for the query. Offsets are passed as
+# {"topic": {"partition": offset}}, as in Spark's Kafka source. A micro-batch ends before its end offsets.
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream. PySpark makes two objects for a query: one answers the methods below, and one is sent
-    to the tasks and reads.
+    """Reads the records of a streaming query. PySpark creates two objects for a query. It sends one to the
+    tasks, which call `read`, and calls the other methods of the other object.
     """
 
     def __init__(self, given: Mapping[str, str], columns: StructType) -> None:
@@ -163,8 +166,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available: Positions | None = None
         self._triggered_at = float("-inf")
 
-    # PySpark hides the exceptions of the constructor, so options, columns and lookup are made at their first
-    # use.
+    # PySpark does not show the exceptions of the constructor. So options, columns and the lookup are created
+    # when they are first used.
 
     @cached_property
     def options(self) -> SourceOptions:
@@ -183,19 +186,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- offsets --------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, dict[str, Any]]:
-        """Return the begin of a query without a checkpoint. Raises ConfigError, DataLossError."""
+        """Return the begin offsets of a query without a checkpoint. Raises ConfigError, DataLossError."""
         assert self.columns is not None
         begin, available = self.options.begin(streaming=True), self._available
         every = self._lookup.partitions()
-        # Spark calls this after `prepareForTriggerAvailableNow`, and a partition may have been added between
-        # the calls. Such a partition has no fixed end, and is left out.
+        # Spark calls this after `prepareForTriggerAvailableNow`. A partition that was added between the two
+        # calls has no fixed end, and is omitted.
         partitions = [each for each in every if available is None or each in available]
         found = self._lookup.positions(self._lookup.resolve(begin, partitions, begin=True))
         self._end_no_earlier(found)
         return _to_json(found)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit that Spark passes to `latestOffset`, unless the trigger takes all available
+        """Return the limit that Spark passes to `latestOffset`, unless the trigger reads all available
         records.
         """
         if self.options.max_offsets_per_trigger is not None:
@@ -205,11 +208,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the partitions and their ends: the query reads only records that are in the logs now."""
+        """Store the present partitions and their ends, because the query reads only the records that are in
+        the logs now.
+        """
         self._available = self._latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, Any]]:
-        """Return the end of the next micro-batch, or `start` if the micro-batch must wait for records."""
+        """Return the end offsets of the next micro-batch; `start` if the micro-batch must wait for more
+        records.
+        """
         begin = _from_json(start)
         latest = self._latest(begin) if self._available is None else self._still(self._available, begin)
         if not isinstance(limit, ReadAllAvailable) and self._has_to_wait(begin, latest):
@@ -218,7 +225,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _to_json(self._admitted(begin, latest, most))
 
     def reportLatestOffset(self) -> dict[str, dict[str, Any]]:
-        """Return the end of the logs, for the query's progress."""
+        """Return the present ends of the logs, which Spark shows in the query's progress."""
         return to_json({each: at.offset for each, at in self._latest().items()})
 
     def _latest(self, begin: Positions | None = None) -> Positions:
@@ -227,21 +234,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._lookup.latest(partitions, begin)
 
     def _still(self, available: Positions, begin: Positions) -> Positions:
-        """Return the fixed ends. Ends below `begin` are looked up again first."""
-        # A fixed end is below `begin` if a new leader did not show all its records when the ends were fixed.
+        """Return the fixed ends. If some of them are below `begin`, first find these ends again."""
+        # A fixed end is below `begin` if a new leader did not yet show all its records when the end was
+        # found.
         early = [at for at in begin if at in available and available[at].offset < begin[at].offset]
         self._available = {**available, **self._lookup.latest(early, begin)} if early else available
         return self._available
 
     def _end_no_earlier(self, begin: Positions) -> None:
-        """Move fixed ends up to `begin`: records may have been appended after the ends were fixed."""
+        """Set each fixed end that is below `begin` to `begin`: the records below `begin` were appended after
+        the ends were fixed.
+        """
         available = self._available or {}
         early = [each for each in begin if each in available and available[each].offset < begin[each].offset]
         available |= {each: begin[each] for each in early}
 
     def _has_to_wait(self, begin: Positions, latest: Positions) -> bool:
-        """Return whether there are fewer records than minOffsetsPerTrigger, and maxTriggerDelay has not
-        passed.
+        """Return whether the next micro-batch must wait: there are fewer records than minOffsetsPerTrigger,
+        and maxTriggerDelay has not passed.
         """
         least, now = self.options.min_offsets_per_trigger, time.monotonic()
         if least is None or self._available is not None:
@@ -249,7 +259,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began, new = self._present(begin, latest), 0
         for each, end in latest.items():
             if each in begin and end.offset < begin[each].offset:
-                return False  # the log was truncated: `partitions` reports the loss
+                return False  # The log was truncated. `partitions` will report the loss.
             new += max(end.offset - began[each], 0)
         if new < least and (now - self._triggered_at) * 1000 < self.options.max_trigger_delay_ms:
             return True
@@ -257,8 +267,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _present(self, begin: Positions, latest: Positions) -> Offsets:
-        """Return the first offset of each partition that can still be read: deleted offsets count against no
-        limit.
+        """Return, for each partition, the first offset from `begin` on that can still be read. Deleted
+        offsets must not count when a limit of offsets is applied.
         """
         begins = {each: begin[each].offset if each in begin else 0 for each in latest}
         return begins | {
@@ -269,8 +279,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = {each: at.offset for each, at in latest.items()}
         if most is not None:
             ends = rate_limited(self._present(begin, latest), ends, most)
-        # If only an unknown epoch changed to a known epoch, Spark would run a micro-batch without records. So
-        # such an epoch stays unknown.
+        # If only the leader epoch of an end changed, Spark would run a micro-batch without records. So an end
+        # with an unchanged offset and an unknown leader epoch stays as it is.
         still = {
             each: begin[each]
             for each, end in ends.items()
@@ -282,8 +292,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- micro-batches --------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the slices of a micro-batch. Raises DataLossError if some of its records were deleted, or
-        truncated by an election, unless failOnDataLoss is false.
+        """Return the slices of a micro-batch. If some of its records were deleted, or lost in an election,
+        raises DataLossError, unless failOnDataLoss is false.
         """
         begins, ends = _from_json(start), _from_json(end)
         missing = sorted(begins.keys() - ends.keys())
@@ -300,7 +310,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return slice_reader(self.options, self.columns).read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark's checkpoint has the offsets, and reading deletes no records."""
+        """Do nothing, because Spark's checkpoint has the offsets, and a read does not delete records."""
 
     def stop(self) -> None:
         if "_lookup" in self.__dict__:
@@ -318,8 +328,9 @@ def _from_json(parsed: dict[str, Any]) -> Positions:
 
 
 def rate_limited(begin: Offsets, latest: Offsets, most: int) -> Offsets:
-    """Return ends so that about `most` offsets are read, shared among partitions in proportion to their
-    offsets. Of each partition with new records at least one offset is read (KafkaMicroBatchStream.rateLimit).
+    """Return ends with which about `most` offsets are read. These are divided among the partitions in
+    proportion to their numbers of new offsets; but of each partition with new offsets at least one is read
+    (KafkaMicroBatchStream.rateLimit).
     """
     sizes = {each: end - begin[each] for each, end in latest.items() if end > begin[each]}
     total = sum(sizes.values())

@@ -92,9 +92,7 @@ def importing_into(
 
 @contextmanager
 def _perhaps_new(path: str, files: Files) -> Iterator[None]:
-    """Run a block that may create a store at `path`. If the block raises an error, and has created a store,
-    remove the store.
-    """
+    """Run a block; after an error, remove the store at `path` if the block has created it."""
     with os_errors():
         missing = not files.exists(path)
         bare = missing or not files.listdir(path)
@@ -115,7 +113,7 @@ def _unmake(path: str, files: Files, missing: bool) -> None:
 
 @contextmanager
 def _opened(path: str, files: Files) -> Iterator[Store]:
-    """Run a block with the store open. If the block and the close both fail, the block's error is raised."""
+    """Run a block with the store open; if the block and the close both fail, the block's error is raised."""
     store = store_module.open(path, files=files)
     try:
         yield store

@@ -54,8 +54,7 @@ class FrozenLog(NamedTuple):
 def hold(files: Files, view: LogView, most: int) -> FrozenLog:
     """Return the log of `view` as it is now. The files of the first `most` segments stay open. The file of a
     later segment is opened, and checked for changes, when it is copied. Raises FileNotFoundError if a file
-    was removed. Raises FileNotFoundError also during a swap of segments by compaction, because some records
-    are in two files then.
+    was removed, and during a swap of segments by compaction, because some records are in two files then.
     """
     aborts = {}
     for number, segment in enumerate(view.segments):
@@ -291,8 +290,8 @@ class _Copying:
         return {name: info for name, info in self._store.topics().items() if name != CLUSTER_METADATA}
 
     def _altered(self, topics: Mapping[str, TopicInfo]) -> bool:
-        """Return whether the settings about compaction were altered for a copied topic. If they were, the
-        copied logs may have offset gaps that the copied settings do not allow.
+        """Return whether a copied topic's settings about compaction were altered, so that the copied logs may
+        have offset gaps that the copied settings do not allow.
         """
         now = self._topics()
         same = [(info, now[name]) for name, info in topics.items() if name in now]
@@ -359,8 +358,8 @@ class _Copying:
             raise _deleted(StoreClosedError(f"{names.partition_dir(info.name, number)} is another one's now"))
 
     def _copy_small_files(self) -> None:
-        """Copy the files of `small_files`, and write the checkpoints. This is the last step, because these
-        files must agree with all copied logs.
+        """Copy the files of `small_files`, and write the checkpoints. They come last, because they must agree
+        with all copied logs.
         """
         for path in small_files(self._files, self._store.path):
             data, name = self._files.read_file(path), os.path.basename(path)

@@ -61,7 +61,7 @@ class Graveyard:
                 self._wait(_WaitingFiles(due, delay_ms, True, together))
 
     def _is_removed(self, paths: Sequence[str]) -> bool:
-        """Unlink the files, and return True. If a file can't be unlinked, log a warning, and return False."""
+        """Unlink the files, and return True; if a file can't be unlinked, log a warning, and return False."""
         try:
             self._unlink(paths)
         except OSError as error:
@@ -94,7 +94,7 @@ class Graveyard:
                 del failed
 
     def _take(self, closing: bool) -> list[_WaitingFiles]:
-        """Stop waiting for the files that must be unlinked now, and return them, oldest first."""
+        """Return the files to unlink now, oldest first, and stop waiting for them."""
         with self._lock:
             now = self._clock()
             # If the clock was set back, a file waits at most its whole delay, counted from now.

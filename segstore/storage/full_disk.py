@@ -38,8 +38,8 @@ append may have been larger than the disk.
 
 @dataclass(frozen=True)
 class FullNote:
-    """The note of a full disk. Appends fail since `since_ms` (ms since the epoch). `path` is the file of the
-    first failed append, and `error` is the system's error text.
+    """The note of a full disk. Appends have failed since `since_ms` (ms since the epoch). `path` is the file
+    of the first failed append, and `error` is the system's error text.
     """
 
     since_ms: int
@@ -84,7 +84,7 @@ class FullDisk:
         self.note: FullNote | None = None
         """The note while the disk is full; None if there is room."""
         self._met = 0  # number of appends that found no room
-        # Size in bytes of the largest of these appends, and time (ms) of the last of them.
+        # Size in bytes of the largest append that found no room, and time (ms) of the last such append.
         self._need, self._last_ms = 0, 0
         self._noted = False
         self._begun = False  # only the scheduler's thread uses this
@@ -103,7 +103,7 @@ class FullDisk:
 
     def _begin(self, note: FullNote) -> None:
         if self._begun:
-            # `_begin` has already run, because the appends of two threads found no room at the same time.
+            # The appends of two threads found no room at the same time, so `_begin` is called twice.
             return
         self._begun = True
         log.warning(
@@ -125,8 +125,7 @@ class FullDisk:
         and no append has failed since the last check.
         """
         need = self._need if self._clock() - self._last_ms < FORGET_MS else 0
-        # Small appends may succeed although there is no room for a large append, which a client will try
-        # again.
+        # The room must be enough for the largest failed append, because a client will try it again.
         if met != self._met or not self._reserve.has_room(need):
             self._scheduler.after(LOOK, partial(self._look, self._met))
             return

@@ -26,7 +26,7 @@ def default_limit() -> int:
 
 class HandlePool:
     """A pool of at most `limit` open files, or fewer if the process runs out of descriptors. The files that
-    were opened first are dropped first.
+    were opened first leave the pool first.
     """
 
     def __init__(self, files: Files, limit: int) -> None:
@@ -61,15 +61,17 @@ class HandlePool:
             return handle
 
     def close_some(self) -> bool:
-        """Drop a quarter of the files to free descriptors. Return False if no file was dropped, else True."""
+        """Remove a quarter of the files from the pool, to free descriptors; return False if the pool was
+        empty.
+        """
         return self._drop_oldest(lambda there: there * 3 // 4)
 
     def _drop_oldest(self, limit: Callable[[int], int]) -> bool:
-        """Drop the files that were opened first, until `limit(number of files)` files are left. Return
-        whether a file was dropped.
+        """Remove from the pool the files that were opened first, until `limit(number of files)` files are
+        left, and return whether a file was removed.
         """
         with self.lock:
-            # The files are counted under the lock, because another thread may drop files too.
+            # The files are counted under the lock, because another thread may remove files too.
             kept = limit(len(self._open))
             dropped = [self._open.popitem(last=False)[1] for _ in range(len(self._open) - kept)]
         for each in dropped:  # the lock is not held here, because `let_go` may wait for an append in C
@@ -77,15 +79,15 @@ class HandlePool:
         return bool(dropped)
 
     def forget(self, path: str) -> None:
-        """Drop the file at `path`, because it was renamed, replaced or removed."""
+        """Remove the file at `path` from the pool, because it was renamed, replaced or deleted."""
         with self.lock:
             self._forgotten = object()
             self._drop((path, False))
             self._drop((path, True))
 
     def forget_directory(self, directory: str) -> None:
-        """Drop all files in `directory`, because the directory was renamed, or because its files may have
-        been replaced.
+        """Remove all files in `directory` from the pool, because the directory was renamed, or because its
+        files may have been replaced.
         """
         with self.lock:
             self._forgotten = object()
@@ -94,7 +96,7 @@ class HandlePool:
                     self._drop(key)
 
     def close(self) -> None:
-        """Drop all files from the pool."""
+        """Remove all files from the pool."""
         with self.lock:
             for key in list(self._open):
                 self._drop(key)

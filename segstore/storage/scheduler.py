@@ -31,9 +31,8 @@ def step_back() -> None:
     """Lower the priority of this thread: when it wakes, it preempts no other thread, and if there are too few
     processors, it gets a third of the time that another thread gets.
 
-    Background threads wake thousands of times a second, when the disk has finished a call, or to take the
-    GIL. At normal priority each wake-up might take the processor from the appending thread, for milliseconds
-    on a busy machine.
+    Background threads wake thousands of times a second, after a disk call or to take the GIL. At normal
+    priority each wake-up might take the processor from the appending thread, for milliseconds.
     """
     with suppress(OSError):  # if a sandbox refuses this, this thread keeps the normal priority
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

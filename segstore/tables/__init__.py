@@ -1,1 +1,1 @@
-"""Topics as tables for polars, pyarrow and DuckDB; the values can be decoded to columns."""
+"""Makes topics readable as tables of polars, pyarrow and DuckDB, and can decode the values to columns."""

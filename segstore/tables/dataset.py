@@ -35,24 +35,28 @@ def dataset(
     on_bad: str = "error",
     value_prefix: str = "",
 ) -> TopicDataset:
-    """Return a topic as a `pyarrow.dataset.Dataset`. A DuckDB query names the variable
-    that has the dataset; polars reads the dataset by `scan_pyarrow_dataset`.
+    """Return a topic as a `pyarrow.dataset.Dataset`. In a DuckDB query, the table's name is the name of the
+    Python variable that has the dataset. polars reads the dataset by `scan_pyarrow_dataset`.
 
-    Each scan of the dataset is a new `Store.scan`: it reads the records that the topic has then, and
-    raises the same errors. `partitions`, `start`, `end`, `from_time`, `to_time`, `isolation_level` and
-    `check_crcs` are as for `Store.scan`. Each scan of a directory opens the store read-only; another process
-    may be writing it. A dataset of a directory can be pickled; a dataset of an open store can't.
+    Each scan of the dataset is a new `Store.scan`: it reads the records that the topic has at that time, and
+    raises the errors of `Store.scan`. `partitions`, `start`, `end`, `from_time`, `to_time`, `isolation_level`
+    and `check_crcs` are as for `Store.scan`. If `store_or_path` is a directory, each scan opens the store
+    read-only, and another process may be writing to it. The dataset of a directory can be pickled; the
+    dataset of an open store can't.
 
-    `values` decodes each value to columns in its place: "json" (with `value_schema`, a pyarrow.Schema, or
-    inferred from the first 1000 values), "avro" (`value_schema`: a schema, or a dict of schemas by the ids of
-    Confluent's prefix), "protobuf" (`value_schema`: a message class), a pyarrow.Schema (JSON of these
-    columns), or a callable that gets a pyarrow.BinaryArray of values without nulls and returns an array of
-    the same length. `on_bad` is the treatment of a value that can't be decoded: "error"
-    (RecordDeserializationError with its offset), "null", or "column", which has nulls and the reason in a
-    column `value_error`. `value_prefix` is put before the names of the columns.
+    If `values` is not None, each value is decoded to columns, which replace the column `value`. Allowed are:
+    - "json": `value_schema` is a pyarrow.Schema, or None to infer the columns from the first 1000 values;
+    - "avro": `value_schema` is a schema, or a dict of schemas by the ids in Confluent's prefix;
+    - "protobuf": `value_schema` is a message class;
+    - a pyarrow.Schema: values are JSON with these columns;
+    - a callable that gets a pyarrow.BinaryArray of values without nulls, and returns an array of the same
+      length.
+    `on_bad` says what happens if a value can't be decoded. With "error" RecordDeserializationError is raised,
+    which has the record's offset. With "null" the value's columns are null. With "column" they are null too,
+    and a further column `value_error` has the reason. `value_prefix` is put before the names of the columns.
 
-    Raises MissingPackageError without pyarrow, or without a package that `values` need;
-    UnknownTopicOrPartitionError; InvalidArgumentError; and the errors of `Store.scan`.
+    Raises MissingPackageError if pyarrow, or a package that `values` needs, is missing. Raises
+    UnknownTopicOrPartitionError, InvalidArgumentError, and the other errors of `Store.scan`.
     """
     with Needing("pyarrow", "segstore.dataset"):
         from .table import table_of

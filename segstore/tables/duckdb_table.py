@@ -1,10 +1,10 @@
-"""`DuckDBTable`: a topic's table with two columns of other types, because of how DuckDB reads.
+"""`DuckDBTable`: a topic's table in which two columns have other types, which suit DuckDB better.
 
-- The column of the topic is a dictionary with one entry. A query that only counts reads a table's first
-  column, and without the dictionary DuckDB would make a string for each record.
-- For DuckDB before 2.0 the column of timestamps is in microseconds. Such a DuckDB compares in the column's
-  unit, and rounds a time such as `now()` down to this unit. So in milliseconds `timestamp <= now()` would
-  return too few or too many records.
+- The column `topic` is a dictionary array with one entry. A query that only counts records reads a table's
+  first column; if this column were an array of strings, DuckDB would make a string for each record.
+- For DuckDB before 2.0 the column `timestamp` is in microseconds. Such a DuckDB compares times in the
+  column's unit, and rounds a time such as `now()` down to this unit. If the unit were milliseconds,
+  `timestamp <= now()` would select too few or too many records.
 
 On disk: only reads. Threads: any. This module imports pyarrow, so it is
 imported only when a table is made.
@@ -30,8 +30,8 @@ _ENTRY = pa.scalar(0, pa.int8())
 
 
 class DuckDBTable(Table):
-    """The records of another table, with timestamps in ms if `in_ms`, else in µs. If a timestamp is outside
-    of the range of µs, a read in µs raises pyarrow.ArrowInvalid.
+    """The records of another table, with timestamps in ms if `in_ms`, else in µs. If a timestamp in µs does
+    not fit into 64 bits, the read raises pyarrow.ArrowInvalid.
     """
 
     def __init__(self, table: Table, in_ms: bool) -> None:
@@ -46,7 +46,7 @@ class DuckDBTable(Table):
     def batches(
         self, columns: Sequence[str] | None = None, bounds: Bounds = ALL, finish: Finish | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of `Table.batches`, in this table's types."""
+        """Yield the batches of `Table.batches`, with the types of this table's schema."""
         wanted = self.schema.names if columns is None else list(columns)
         stored = [name for name in wanted if name not in self.schema.names or not self._is_topic(name)]
 

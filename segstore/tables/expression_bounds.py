@@ -1,7 +1,8 @@
-"""`Bounds` of a filter that is an `Expression` of Arrow. Nothing is on disk.
+"""Computes the `Bounds` of partitions, offsets and timestamps that a filter, an Arrow `Expression`, implies.
+Nothing is on disk.
 
-An unknown part of an expression excludes no record: all records that Arrow's filter would keep are within the
-bounds.
+All records that Arrow's filter would keep are within the bounds: a part of the expression that this module
+does not understand excludes no record.
 
 Functions without state: safe from any thread. This module imports pyarrow, so it is
 imported only when a table is made.
@@ -25,15 +26,15 @@ from segstore.storage.scans.columns import TOPIC_SCHEMA
 from .expressions import Element, elements
 
 NOTHING = Bounds(frozenset(), INT64_MAX, -1, INT64_MAX, INT64_MIN)
-"""The bounds of no record. Their union with other bounds is the other bounds."""
+"""Bounds that no record can be within. Their union with any bounds is equal to these bounds."""
 _NEVER_NULL = {each.name for each in TOPIC_SCHEMA if not each.nullable}
 _PER_SECOND = {"s": 1, "ms": 1000, "us": 1000**2, "ns": 1000**3}
 _EXACT_DOUBLES = 1 << 53
 
 
 class Truth(NamedTuple):
-    """Bounds of the records for which a condition is true, and bounds of the records for which it is false.
-    Neither of the two needs to contain the records for which the condition is null.
+    """Bounds of the records for which a condition is true, and bounds of the records for which the condition
+    is false. If the condition is null for a record, the record may be outside of both.
     """
 
     true: Bounds
@@ -44,8 +45,8 @@ _UNKNOWN = Truth(ALL, ALL)
 
 
 def bounds_of(expression: pc.Expression | None, partitions: Callable[[], Collection[int]]) -> Bounds:
-    """Return the bounds of the records that a filter keeps. `partitions` returns the topic's partitions; it
-    is called only if the filter has a condition on them.
+    """Return bounds that contain all records that a filter keeps. The function `partitions` returns the
+    topic's partitions; it is called only if the filter has a condition on the column `partition`.
     """
     parts = None if expression is None else elements(expression)
     if parts is None:
@@ -63,7 +64,7 @@ def bounds_of(expression: pc.Expression | None, partitions: Callable[[], Collect
 
 
 def _called(name: str, arguments: list[Any], partitions: Callable[[], Collection[int]]) -> Truth | None:
-    """Return the `Truth` of a call, or None for an unknown function."""
+    """Return the `Truth` of a call of Arrow's function `name`; None if it can't be computed."""
     if any(isinstance(each, Element) and each.kind == "nested_field_ref" for each in arguments):
         return None
     if name in _LOGIC:
@@ -105,7 +106,7 @@ def _meet(one: Bounds, other: Bounds) -> Bounds:
 
 
 def _closed(bounds: Bounds) -> Bounds:
-    """Return bounds unchanged, or NOTHING if no record can be within them."""
+    """Return `bounds`, or NOTHING if no record can be within them."""
     nothing = bounds.partitions is not None and not bounds.partitions
     nothing |= bounds.first_offset > bounds.last_offset or bounds.first_time > bounds.last_time
     return NOTHING if nothing else bounds
@@ -134,14 +135,16 @@ _LOGIC: dict[str, tuple[Callable[..., Truth], int]] = {
     "invert": (lambda of: Truth(of.false, of.true), 1),
     "if_else": (_if_else, 3),
 }
-"""Arrow's logical functions by name: the function of `Truth`s, and the number of its arguments."""
+"""Arrow's logical functions, by name: for each the corresponding function of `Truth`s, and the number of its
+arguments.
+"""
 
 
 # --- comparisons ---------------------------------------------------------------------------------
 
 
 class ComparisonForms(NamedTuple):
-    """A comparison, its negation, and its form with both sides exchanged."""
+    """A comparison operator, its negation, and the operator with the same meaning for exchanged sides."""
 
     holds: Callable[[Any, Any], bool]
     negated: str
@@ -179,19 +182,19 @@ def _comparison(
 
 
 def _comparable(column: str, literal: pa.Scalar) -> Fraction | int | None:
-    """Return a literal as a number, a timestamp in ms. Return None if Arrow's comparison of the literal with
-    the column is not exact.
+    """Return a literal as a number; if it is a timestamp, in ms. Return None if Arrow's comparison of the
+    literal with the column is not exact.
     """
     if _is_whole(column, literal.type):
         return literal.as_py() if column != "timestamp" else _in_ms(literal.value, literal.type)
     if column not in ("partition", "offset") or not pa.types.is_float64(literal.type):
         return None
     value = literal.as_py()
-    return Fraction(value) if abs(value) < _EXACT_DOUBLES else None  # also None for NaN
+    return Fraction(value) if abs(value) < _EXACT_DOUBLES else None  # NaN also gives None.
 
 
 def _is_whole(column: str, kind: pa.DataType) -> bool:
-    """Return whether a type has whole numbers that Arrow compares with the column without a cast."""
+    """Return whether `kind` is a type of integers or of times that Arrow compares with the column exactly."""
     if column == "timestamp":
         return bool(pa.types.is_timestamp(kind) and kind.tz is not None)
     return column in ("partition", "offset") and bool(pa.types.is_integer(kind))
@@ -213,8 +216,8 @@ def _compared(
 
 
 def _between(column: str, first: int | None, last: int | None) -> Bounds:
-    """Return the bounds of an offset or time between `first` and `last`, both inclusive; None stands for no
-    bound.
+    """Return the bounds of records whose value in `column` is from `first` to `last`, both included. None
+    stands for no limit.
     """
     lowest = 0 if column == "offset" else INT64_MIN
     since = lowest if first is None else max(first, lowest)
@@ -235,6 +238,7 @@ def _is_in(column: str, options: pa.Scalar, partitions: Callable[[], Collection[
     first, last = (pc.min_max(whole)[each].as_py() for each in ("min", "max"))
     if first is None:
         return Truth(NOTHING, ALL)
-    if column == "timestamp":  # rounded outwards, because Arrow may cast the values to ms
+    if column == "timestamp":
+        # The range is rounded to whole ms outwards, because Arrow may cast the values to ms.
         first, last = floor(_in_ms(first, values.type)), ceil(_in_ms(last, values.type))
     return Truth(_between(column, first, last), ALL)

@@ -1,8 +1,8 @@
-"""Arrow's `Expression`s as sequences of elements, whose parts can be read. Nothing is on disk.
+"""Splits Arrow's `Expression`s into elements, such as calls, columns and literals. Nothing is on disk.
 
-pyarrow gives no access to the parts of an expression. To pickle an expression, pyarrow makes a record batch,
-whose columns are the literals and options, and whose metadata list the elements in order. pyarrow 18
-to 26 use the same form.
+pyarrow has no method that returns the parts of an expression. But it can pickle an expression: it makes a
+record batch, whose columns are the literals and options, and whose metadata lists the elements in order.
+pyarrow 18 to 26 make the same record batch.
 
 Functions without state: safe from any thread. This module imports pyarrow, so it is
 imported only when a table is made.
@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 
 
 class Element(NamedTuple):
-    """A part of an expression. `kind` "call" begins a call of the function `name`; its arguments follow, and
-    "end" ends the call. "field_ref" is the column `name`. "nested_field_ref" begins a path to a nested field;
-    `name` is the number of "field_ref"s that follow. "literal" and "options" (of the call) have a `value`.
+    """An element of an expression. An element of kind "call" begins a call of the function `name`; elements
+    of its arguments follow, and an element of kind "end" ends it. "field_ref" is the column `name`.
+    "nested_field_ref" begins the path of a nested field; `name` is the number of "field_ref" elements that
+    follow. "literal", and "options" of a call, have a `value`.
     """
 
     kind: str
@@ -30,7 +31,7 @@ class Element(NamedTuple):
 
 
 def elements(expression: pc.Expression) -> list[Element] | None:
-    """Return the elements of an expression, or None if Arrow can't serialize it."""
+    """Return the elements of an expression; None if Arrow can't serialize the expression."""
     try:
         (serialized,) = expression.__reduce__()[1]
         batch = pa.ipc.open_file(serialized).get_batch(0)
@@ -44,7 +45,7 @@ def elements(expression: pc.Expression) -> list[Element] | None:
 
 
 def names_of(expressions: Iterable[pc.Expression]) -> set[str] | None:
-    """Return the columns that some expressions name, or None if an expression can't be serialized."""
+    """Return the names of the columns in these expressions; None if Arrow can't serialize one of them."""
     found: set[str] = set()
     for each in expressions:
         parts = elements(each)
@@ -53,7 +54,8 @@ def names_of(expressions: Iterable[pc.Expression]) -> set[str] | None:
         at = 0
         while at < len(parts):
             kind, name, _ = parts[at]
-            if kind == "nested_field_ref":  # the next is the column, the rest of the path is within it
+            # The next element is the column; the other elements of the path are fields within this column.
+            if kind == "nested_field_ref":
                 found.add(parts[at + 1].name)
                 at += int(name)
             elif kind == "field_ref":
@@ -63,7 +65,7 @@ def names_of(expressions: Iterable[pc.Expression]) -> set[str] | None:
 
 
 class _ArrowSchema(ctypes.Structure):
-    """Arrow's C data interface: a schema."""
+    """The struct ArrowSchema of Arrow's C data interface."""
 
     _fields_ = (
         ("format", ctypes.c_char_p),
@@ -79,18 +81,18 @@ class _ArrowSchema(ctypes.Structure):
 
 
 def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
-    """Return all pairs of a schema's metadata, unlike `Schema.metadata`, which has one pair for each key."""
+    """Return all pairs of a schema's metadata. (`Schema.metadata` has only one pair for each key.)"""
     exported = _ArrowSchema()
     place = ctypes.addressof(exported)
     schema._export_to_c(place)
     try:
         return _pairs(exported.metadata)
     finally:
-        pa.Schema._import_from_c(place)  # frees `exported`
+        pa.Schema._import_from_c(place)  # This frees `exported`.
 
 
 def _pairs(address: int | None) -> list[tuple[str, str]]:
-    """Return the pairs of key and value that Arrow's C data interface stores at an address."""
+    """Return the (key, value) pairs of metadata at an address, in the format of Arrow's C data interface."""
     if address is None:
         return []
 

@@ -36,19 +36,21 @@ def scan_polars(
     value_prefix: str = "",
 ) -> polars.LazyFrame:
     """Return a topic as a LazyFrame, with the columns of `Store.scan`: timestamp is Datetime("ms", "UTC"),
-    key and value are Binary, headers a List of Struct. `store_or_path` is an open store, or a directory that
-    is opened to read each time that the frame is collected.
+    key and value are Binary, headers is a List of Struct. `store_or_path` is an open store or a directory. A
+    directory is opened read-only each time that the frame is collected.
 
-    No record is read before a collect, and each collect reads up to the present end of each partition. Only
-    the columns that a query needs are decoded, and a filter on partition, offset or timestamp skips reads of
-    records outside of it. `partitions`, `start`, `end`, `from_time`, `to_time`, `isolation_level` and
-    `check_crcs` are as for `Store.scan`; `values`, `value_schema`, `on_bad` and `value_prefix` are as for
-    `segstore.dataset`, and decode each value to columns in its place.
+    Records are read only by a collect. Each collect reads up to the present end of each partition. It decodes
+    only the columns that the query needs. If the query filters by partition, offset or timestamp, records
+    outside of the filter are not read. `partitions`, `start`, `end`, `from_time`, `to_time`,
+    `isolation_level` and `check_crcs` are as for `Store.scan`. `values`, `value_schema`, `on_bad` and
+    `value_prefix` are as for `segstore.dataset`: they decode each value to columns, which replace the column
+    `value`.
 
-    Raises MissingPackageError without pyarrow 19 or later, or without polars 1.35 or later; and the errors of
-    `Store.scan`, such as UnknownTopicOrPartitionError. polars raises the errors of a collect: polars 1 puts
-    them into a ComputeError. The store of a directory is closed after its records are read. If the streaming
-    engine stops early, polars may leave the store open until the next call of polars.
+    Raises MissingPackageError if pyarrow 19 or later, or polars 1.35 or later, is not installed. Raises the
+    errors of `Store.scan`, such as UnknownTopicOrPartitionError. polars raises the errors of a collect, and
+    polars 1 puts them into a ComputeError. A directory's store is closed after its records are read. If
+    polars' streaming engine stops before the last record, the store may stay open until the next call of
+    polars.
     """
     with Needing("polars", "scan_polars"):
         import polars as pl

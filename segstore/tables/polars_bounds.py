@@ -1,7 +1,8 @@
 """`bounds_of`: the bounds of partitions, offsets and timestamps that a predicate of polars implies.
 
-The predicate is read in polars' own JSON form. An unknown part excludes no record: bounds only skip reads,
-and polars applies the predicate to the records that are read.
+The predicate is read as the JSON that polars itself makes. A part that this module does not understand
+excludes no record. Records outside of the bounds are not read, and polars applies the predicate to the
+records that are read.
 
 On disk: nothing. Threads: no state. This module imports polars, so it is imported only when
 polars asks for records.
@@ -25,12 +26,12 @@ Node = Mapping[str, Any]
 NOTHING = Bounds(frozenset())
 DAY_MS = 86_400_000
 _EXACT = 1 << 53
-"""Floats below this number represent every integer exactly; larger floats don't, and would order offsets
-wrongly.
+"""Below this number every integer is exactly a float. Above it, two offsets may become the same float, so
+comparisons with floats would be wrong.
 """
 _LARGEST = 1 << 20
-"""The most bytes of a predicate that is walked. A walk over a longer predicate, such as a list of a
-million keys, may cost more than it saves.
+"""The size, in bytes, of the largest predicate that is read. The bounds of a longer predicate, such as a list
+of a million keys, may take more time than they save.
 """
 _OPPOSITE = {"Lt": "GtEq", "GtEq": "Lt", "Gt": "LtEq", "LtEq": "Gt", "Eq": "NotEq", "NotEq": "Eq"}
 _TURNED = {"Lt": "Gt", "Gt": "Lt", "LtEq": "GtEq", "GtEq": "LtEq", "Eq": "Eq", "NotEq": "NotEq"}
@@ -43,8 +44,8 @@ _UNITS = {"offset": "number", "partition": "number", "timestamp": "UTC", "topic"
 
 
 def bounds_of(predicate: pl.Expr, topic: str, partitions: Callable[[], Iterable[int]]) -> Bounds:
-    """Return bounds that contain all records of a topic for which `predicate` is true. `partitions` returns
-    the topic's partitions, and is called only if the predicate compares them.
+    """Return bounds that contain all records of a topic for which `predicate` is true. The function
+    `partitions` returns the topic's partitions; it is called only if the predicate compares partitions.
     """
     try:
         if len(predicate.meta.serialize()) > _LARGEST:
@@ -52,12 +53,12 @@ def bounds_of(predicate: pl.Expr, topic: str, partitions: Callable[[], Iterable[
         tree = json.loads(predicate.meta.serialize(format="json"))
         return _BoundsWalk(topic, partitions).bounds(tree, True)
     except (pl.exceptions.PolarsError, ValueError, TypeError, LookupError, RecursionError):
-        return ALL  # a predicate without JSON, or with the JSON of another version
+        return ALL  # The predicate has no JSON, or polars has another version with other JSON.
 
 
 class Span(NamedTuple):
-    """The integers of a column that equal a constant, from `first` to `last`, such as all ms of a day. If
-    `last` is below `first`, no integer equals the constant.
+    """The integers that a column has for records at which it equals a constant, from `first` to `last`, for
+    example all ms of a day. If `last` is below `first`, the column can't equal the constant.
     """
 
     first: int
@@ -65,8 +66,9 @@ class Span(NamedTuple):
 
 
 class _BoundsWalk:
-    """A walk over a predicate. The bounds of a node contain all records for which the node is `wanted` (True
-    or False); for other records the node is null or the opposite.
+    """Computes bounds for the nodes of a predicate's tree. The bounds of a node contain all records for which
+    the node's value is `wanted`, which is True or False. For records outside of the bounds the node's value
+    is null or the opposite.
     """
 
     def __init__(self, topic: str, partitions: Callable[[], Iterable[int]]) -> None:
@@ -199,11 +201,11 @@ def _either(one: Bounds, other: Bounds) -> Bounds:
 
 
 def _of_null(op: str, unit: str, wanted: bool) -> Bounds:
-    """Return the bounds of a comparison with null."""
+    """Return the bounds of a comparison of a column with null."""
     if op not in _OF_VALIDITY:
         return NOTHING
-    # To these operators null equals null, so a column without nulls differs from null in all records. Only
-    # days and years may be null, for timestamps beyond the calendar.
+    # For these two operators null equals null, so a column without nulls differs from null in all records.
+    # Only a "day" or "year" column can have nulls, for timestamps outside of polars' calendar.
     return NOTHING if (op == "EqValidity") is wanted and unit not in _OF_DAYS.values() else ALL
 
 
@@ -216,7 +218,9 @@ def _interval(op: str, span: Span) -> tuple[int, int]:
 
 
 def _only(node: Any) -> tuple[str, Any]:
-    """Return the name and the content of an enum's variant in serde's JSON."""
+    """Return (name, content) of a node. In polars' JSON (serde) a node is a dict with one item, or, if it has
+    no content, a string. Return ("", None) for anything else.
+    """
     if isinstance(node, str):
         return node, None
     if isinstance(node, dict) and len(node) == 1:
@@ -228,8 +232,9 @@ def _only(node: Any) -> tuple[str, Any]:
 
 
 class _Column(NamedTuple):
-    """A column, perhaps within calls and casts that keep its order. Its unit is "number", "float", "text", or
-    UTC's "day" or "year". For timestamps in ms the unit is the time zone, or "" without a time zone.
+    """A column, or calls and casts of a column that do not change its order. The unit of its values is
+    "number", "float", "text", "day" (of UTC) or "year" (of UTC). For timestamps in ms it is the name of the
+    time zone, "" if they have none.
     """
 
     name: str
@@ -270,7 +275,8 @@ def _called(column: _Column, family: str, which: Any) -> _Column | None:
         return column._replace(unit="number")
     if name == "ConvertTimeZone":
         return column._replace(unit=_zone(options))
-    if column.unit not in ("UTC", ""):  # days, years and times of day of another zone are not UTC's
+    # In another time zone, days, years and times of day are not those of UTC.
+    if column.unit not in ("UTC", ""):
         return None
     if name == "ReplaceTimeZone" and options[0] is None:
         return column._replace(unit="")
@@ -289,8 +295,8 @@ def _zone(zone: Any) -> str:
 
 
 def _constant(node: Any) -> pl.Series | None:
-    """Return the value of an expression without columns as a series of one row, computed by polars, or None
-    for other expressions.
+    """Return the value of a constant expression, which polars computes, as a series with one row. Return None
+    if the expression is not certainly constant.
     """
     if not _is_constant(node):
         return None
@@ -311,8 +317,8 @@ def _is_constant(node: Any) -> bool:
 
 
 def _span(unit: str, value: pl.Series) -> Span | None:
-    """Return the integers of a column of `unit` that equal the constant `value`. Return None if the
-    constant's type is unknown, or if polars compares a column of `unit` with this type in a special way.
+    """Return the `Span` of a column of this unit for the constant `value`. Return None if the type of the
+    constant is unknown, or if polars converts one of the two before it compares them.
     """
     dtype = value.dtype
     if unit == "float":

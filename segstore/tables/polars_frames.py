@@ -1,5 +1,5 @@
-"""`TopicFrames`: a topic's table as a source of polars, which asks for columns, a predicate and a number of
-rows.
+"""`TopicFrames`: a source from which polars reads a topic's table. polars passes it the wanted columns, a
+predicate and a number of rows.
 
 On disk: only reads. Threads: any; each iteration of frames belongs to one thread at a time. This module
 imports polars, so it is imported only when a LazyFrame is made.
@@ -25,13 +25,13 @@ from .views import with_views
 
 
 class TopicFrames:
-    """The source for polars' `register_io_source`. Each call of `frames` reads the topic again."""
+    """The object behind polars' `register_io_source`. Each call of `frames` reads the topic again."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
     def schema(self) -> pl.Schema:
-        """Return the columns and their types, without reading records."""
+        """Return the columns and their types. No record is read."""
         return _schema(self._table.schema)
 
     def frames(
@@ -41,12 +41,13 @@ class TopicFrames:
         n_rows: int | None,
         batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
-        """Yield those of the first `n_rows` records for which `predicate` is true, with the wanted columns.
-        `batch_size` is a hint that is ignored, because slices would cost more than they save. Raises the
-        errors of `Store.scan`, and polars' errors for a predicate that polars can't compute.
+        """Read the first `n_rows` records, and yield frames of those for which `predicate` is true, with the
+        columns `with_columns`. An argument that is None limits nothing. `batch_size` is ignored, because
+        smaller frames would take more time. Raises the errors of `Store.scan`, and polars' errors if polars
+        can't compute the predicate.
         """
         condition = pl.Expr.deserialize(predicate) if isinstance(predicate, bytes) else predicate
-        # `n_rows` counts records from the scan's first on, so with `n_rows` no record may be skipped.
+        # `n_rows` counts records before the predicate is applied. So if it is set, no record may be skipped.
         bounds = ALL if condition is None or n_rows is not None else self._bounds(condition)
         found = self._table.batches(self._needed(with_columns, condition), bounds, with_views)
         with closing(cast("Generator[pa.RecordBatch]", found)) as batches:
@@ -72,7 +73,7 @@ class TopicFrames:
 
 
 def _first(batches: Iterable[object], n_rows: int | None) -> Iterator[pl.DataFrame]:
-    """Yield batches as frames, up to `n_rows` rows, and take no batch after the last row."""
+    """Yield batches as frames with up to `n_rows` rows in total. No batch is read after the last row."""
     if n_rows is None:
         yield from map(_frame, batches)
         return

@@ -1,4 +1,4 @@
-"""`TopicSource`: a topic of an open store, or of a directory that is opened to read for each scan.
+"""`TopicSource`: a topic of an open store, or of a directory that each scan opens read-only.
 
 On disk: only reads. Threads: any.
 """
@@ -20,8 +20,8 @@ from segstore.storage.store.store import Store
 
 @contextmanager
 def opened(store_or_path: Store | str | os.PathLike[str]) -> Iterator[Store]:
-    """Yield `store_or_path` if it is an open store. Otherwise open the directory read-only, even while
-    another process writes it, and close the store at the end of the block.
+    """Yield `store_or_path` if it is an open store. If it is a directory, open it read-only, yield the store,
+    and close the store at the end of the block. Another process may be writing to the directory.
     """
     if isinstance(store_or_path, Store):
         yield store_or_path
@@ -43,8 +43,8 @@ class ScanTerms(NamedTuple):
 
 
 class TopicSource:
-    """A topic and the arguments of its scans. Each scan reads the topic again, with records that were
-    appended since. The constructor raises the errors of `Store.scan`.
+    """A topic and the arguments of its scans. Each scan reads the records that the topic has at that time.
+    The constructor raises the errors of `Store.scan`.
     """
 
     def __init__(self, store_or_path: Store | str | os.PathLike[str], topic: str, **terms: Any) -> None:

@@ -1,5 +1,5 @@
-"""`Table`: a topic as a table for query engines, with the topic's columns, or with decoded columns in place
-of the value.
+"""`Table`: a topic as a table for query engines. It has the topic's columns, but decoded columns may replace
+the column `value`.
 
 On disk: only reads. Threads: any; each iteration of batches belongs to one thread at a time.
 """
@@ -32,15 +32,18 @@ SAMPLE = 1000
 
 
 class Table:
-    """The table behind `scan_polars`, `dataset` and `segstore.duckdb`. `schema` has the columns.
+    """A topic as a table; `scan_polars`, `dataset` and `segstore.duckdb` use it. `schema` has the columns.
 
-    `values` is the decoding of values: None (not at all), "json", "avro", "protobuf", a pyarrow.Schema (JSON
-    with these columns), or a callable, see `values.function`. `value_schema`: for "avro" a schema (dict or
-    JSON text), or a mapping or callable from ids in Confluent's prefix to schemas; for "protobuf" a message
-    class or descriptor; for "json" a pyarrow.Schema, or None to infer it once, from the first 1000 values. A
-    null value has nulls in the decoded columns. A value that can't be decoded is bad: `on_bad` is "error"
-    (RecordDeserializationError), "null" (nulls in all of its columns) or "column" (nulls, and the reason in a
-    column `value_error`). `value_prefix` is put before the names of an object's fields.
+    `values` says how values are decoded: None (they are not), "json", "avro", "protobuf", a pyarrow.Schema
+    (as JSON with these columns), or a callable (see `values.function`). `value_schema` is, for "avro", a
+    schema (a dict or JSON text), or a mapping or callable that gives the schema of an id in Confluent's
+    prefix. For "protobuf" it is a message class or descriptor. For "json" it is a pyarrow.Schema; if it is
+    None, the schema is inferred once, from the first 1000 values. The decoded columns of a null value are
+    null.
+
+    `on_bad` says what happens if a value can't be decoded: "error" raises RecordDeserializationError; "null"
+    makes the value's columns null; "column" does so too, and gives the reason in a column `value_error`.
+    `value_prefix` is put before the names of the decoded columns, if values are objects.
 
     Raises InvalidArgumentError, InvalidTypeError, MissingPackageError.
     """
@@ -62,12 +65,12 @@ class Table:
     def batches(
         self, columns: Sequence[str] | None = None, bounds: Bounds = ALL, finish: Finish | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the present records as record batches of these columns, by default of all. The batches have
-        all records within `bounds`, and may have records outside of `bounds`.
+        """Yield the present records as record batches with these columns; if `columns` is None, with all
+        columns. The batches have all records within `bounds`, and may have other records too.
 
-        If `batches` opens a store, it closes the store at the end of the iteration, also if the iterator is
-        closed or dropped early. Values are read only if a column needs them. `finish` is as in
-        `TopicScan.batches`. Raises RecordDeserializationError.
+        If this method opens a store, it closes the store at the end of the iteration, even if the iterator is
+        closed or garbage-collected before its last batch. Values are read only if a column needs them.
+        `finish` is as in `TopicScan.batches`. Raises RecordDeserializationError.
         """
         wanted = self.schema.names if columns is None else list(columns)
         for name in wanted:
@@ -84,7 +87,7 @@ class Table:
                 yield found if finish is None else finish(found)
 
     def _first_values(self) -> pa.Array:
-        """Return the topic's first SAMPLE values without nulls."""
+        """Return the topic's first SAMPLE values that are not null."""
         found, count = [], 0
         with self.source.scanned() as scan:
             for batch in scan.batches([VALUE]):
@@ -106,7 +109,7 @@ def table_of(
     value_prefix: str = "",
     **terms: Any,
 ) -> Table:
-    """Return a topic as a table. `terms` are as for `Store.scan`, the other arguments as for `Table`. Raises
-    the errors of both.
+    """Return a topic as a table. `terms` are arguments of `Store.scan`; `values` and the arguments after it
+    are those of `Table`. Raises the errors of both.
     """
     return Table(TopicSource(store_or_path, topic, **terms), values, value_schema, on_bad, value_prefix)

@@ -3,9 +3,9 @@ functions can read any number of times.
 
 On disk: only reads. Threads: any; a scanner belongs to one thread at a time.
 
-Arrow's C++ can't pass columns and a filter to a scan in another library. So each method of `Dataset` that
-would read in C++ is overridden here. The C++ dataset of this object raises if it is read. Without a C++
-dataset, a union of two topics, for example, would follow a null pointer.
+Arrow's C++ code can't pass columns and a filter to a scan of another library. So each method of `Dataset`
+that would read by C++ code is overridden here. The object has a C++ dataset that raises an error when it is
+read. If it had none, a union of two topics, for example, would follow a null pointer.
 
 This module imports pyarrow, so it is imported only when a dataset is made.
 """
@@ -33,9 +33,9 @@ _OWN_WAYS = "a topic is read by its dataset's own scanner, to_table, to_batches,
 
 
 class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no types
-    """The result of `segstore.dataset`. Each scan reads the records that exist when it begins. A scan decodes
-    the selected columns and the columns of the filter, and skips records that the filter excludes by
-    partition, offset or timestamp.
+    """The result of `segstore.dataset`. Each scan reads the records that exist when it begins. It decodes
+    only the selected columns and the columns of the filter. It does not read records that the filter excludes
+    by partition, offset or timestamp.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
 
     @property
     def schema(self) -> pa.Schema:
-        """Return the columns, as in `Store.scan`, or with decoded columns in place of the value."""
+        """Return the columns: those of `Store.scan`, in which decoded columns may replace `value`."""
         return self._table.schema
 
     @property
@@ -63,7 +63,7 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
 
     @property
     def children(self) -> list[pds.Dataset]:
-        """Return an empty list, because this dataset is no union of others."""
+        """Return an empty list, because this dataset is not a union of datasets."""
         return []
 
     # --- reading ---------------------------------------------------------------------------------
@@ -75,12 +75,13 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
         batch_size: int = ROWS,
         **options: Any,
     ) -> TopicScanner:
-        """Return a scanner of these columns (names, or expressions by name), and of the records for which
-        `filter` is true, in batches of up to `batch_size` records.
+        """Return a scanner for the records for which `filter` is true, in batches of up to `batch_size`
+        records. `columns` are names of columns, or a dict from names to expressions; None stands for all
+        columns.
 
-        `options` are further options of Arrow's own datasets, on threads and reading ahead; they have no
-        effect. Raises InvalidTypeError; InvalidArgumentError for an unknown column or option, and for an
-        expression that Arrow can't evaluate.
+        `options` are other options of Arrow's datasets, such as `use_threads`; they have no effect. Raises
+        InvalidTypeError, and InvalidArgumentError for an unknown column or option, or for an expression that
+        Arrow can't evaluate.
         """
         for name in options:
             if name not in _OPTIONS:
@@ -89,7 +90,9 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
         return TopicScanner(self._table, columns, self._both(filter), rows, self._partitions)
 
     def _both(self, condition: pc.Expression | None) -> pc.Expression | None:
-        """Return the expression "the dataset's own filter and `condition`"."""
+        """Return an expression that is true if both the dataset's own filter and `condition` are true; None
+        if there is neither.
+        """
         if condition is None:
             return self._condition
         if not isinstance(condition, pc.Expression):
@@ -101,17 +104,19 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
             return [each.log.partition for each in scan.ranges]
 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:
-        """Return the number of records. Without a filter only the headers of batches are read."""
+        """Return the number of records for which `filter` is true. If there is no filter, only the headers of
+        batches are read.
+        """
         return self.scanner([], filter, **options).count_rows()
 
     def head(self, num_rows: int, *args: Any, **options: Any) -> pa.Table:
-        """Return the first records, in order of partition and offset, as a table. `args` and `options`, here
-        and in `take`, `to_batches` and `to_table`, are the arguments of `scanner`.
+        """Return the first `num_rows` records, in order of partition and offset, as a table. `args` and
+        `options`, here and in `take`, `to_batches` and `to_table`, are the arguments of `scanner`.
         """
         return self.scanner(*args, **options).head(num_rows)
 
     def take(self, indices: Any, *args: Any, **options: Any) -> pa.Table:
-        """Return the records at these positions of the dataset, counted from 0, as a table."""
+        """Return the records with these indexes in the scan, counted from 0, as a table."""
         return self.scanner(*args, **options).take(indices)
 
     def to_batches(self, *args: Any, **options: Any) -> Iterator[pa.RecordBatch]:
@@ -125,7 +130,7 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
     # --- other datasets --------------------------------------------------------------------------
 
     def filter(self, expression: pc.Expression) -> TopicDataset:
-        """Return a dataset of the records for which an expression is true."""
+        """Return a dataset of those records of this dataset for which `expression` is true."""
         return TopicDataset(self._table, self._rebuild, self._both(expression))
 
     def sort_by(self, sorting: str | list[tuple[str, str]], **kwargs: Any) -> pds.InMemoryDataset:
@@ -135,8 +140,8 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
     def join(
         self, right_dataset: pds.Dataset | pa.Table, keys: Any, *args: Any, **kwargs: Any
     ) -> pds.InMemoryDataset:
-        """Return a dataset in memory: all records, joined with `right_dataset` by `pyarrow.Table.join`.
-        Headers are left out, because Arrow can't join lists.
+        """Join all records with `right_dataset` by `pyarrow.Table.join`. Return the result as a dataset in
+        memory. It has no headers, because Arrow can't join lists.
         """
         joined = _joinable(self).join(_joinable(right_dataset), keys, *args, **kwargs)
         return pds.InMemoryDataset(joined)
@@ -144,14 +149,14 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
     def join_asof(
         self, right_dataset: pds.Dataset | pa.Table, *args: Any, **kwargs: Any
     ) -> pds.InMemoryDataset:
-        """Return a dataset in memory: all records, joined with `right_dataset` by the nearest key, by
-        `pyarrow.Table.join_asof`. Headers are left out.
+        """Join all records with `right_dataset` by the nearest key (`pyarrow.Table.join_asof`). Return the
+        result as a dataset in memory. It has no headers, because Arrow can't join lists.
         """
         joined = _joinable(self).join_asof(_joinable(right_dataset), *args, **kwargs)
         return pds.InMemoryDataset(joined)
 
     def get_fragments(self, filter: pc.Expression | None = None) -> NoReturn:
-        """Raise InvalidTypeError, because a topic has no fragments that Arrow could read."""
+        """Raise InvalidTypeError, because Arrow can't read a part of a topic by itself."""
         raise InvalidTypeError(f"get_fragments: a topic has no fragments; {_OWN_WAYS}")
 
     def replace_schema(self, schema: pa.Schema) -> NoReturn:
@@ -160,14 +165,14 @@ class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no ty
 
 
 def _joinable(dataset: pds.Dataset | pa.Table) -> pa.Table:
-    """Return a dataset as a table in memory, a topic without the columns that Arrow can't join."""
+    """Return a dataset as a table in memory, without a topic's columns that Arrow can't join."""
     if not isinstance(dataset, TopicDataset):
         return dataset.to_table() if isinstance(dataset, pds.Dataset) else dataset
     return dataset.to_table([each.name for each in dataset.schema if not pa.types.is_nested(each.type)])
 
 
 class _Refusal:
-    """A file whose methods raise InvalidTypeError."""
+    """A file object that raises InvalidTypeError when it is read."""
 
     closed = False
 
@@ -181,7 +186,7 @@ class _Refusal:
 
 
 def _refusing(schema: pa.Schema) -> pds.Dataset:
-    """Return a dataset of C++ that raises if it is read."""
+    """Return a C++ dataset that raises InvalidTypeError when it is read."""
     kind = pds.IpcFileFormat()
     fragment = kind.make_fragment(pa.PythonFile(_Refusal(), mode="r"))
     return pds.FileSystemDataset([fragment], schema, kind)

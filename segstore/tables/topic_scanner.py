@@ -1,10 +1,10 @@
-"""`TopicScanner`: a scan of a topic's dataset, with columns and a filter.
+"""`TopicScanner`: reads the selected columns of the records of a topic for which a filter is true.
 
 On disk: only reads. Threads: any; each iteration belongs to one thread at a time.
 
-`TopicScanner` is not a `pyarrow.dataset.Scanner`. Arrow's scanner reads ahead in its own threads, and a
-process that ends while these threads run Python code, for example after a LIMIT, crashes. Here the thread
-that takes a batch reads it.
+`TopicScanner` is not a `pyarrow.dataset.Scanner`. Arrow's scanner reads ahead in its own threads. If the
+process ends while these threads run Python code, for example after a query with a LIMIT, it crashes. Here the
+thread that asks for a batch reads it.
 
 This module imports pyarrow, so it is imported only when a dataset is made.
 """
@@ -27,13 +27,13 @@ from .expressions import names_of
 from .table import Table
 
 ROWS = 131_072
-"""The most records of a batch: Arrow's default."""
+"""The number of records that a batch has at most by default, as in Arrow."""
 Columns = Sequence[str] | Mapping[str, pc.Expression] | None
 
 
 class TopicScanner:
-    """The result of `TopicDataset.scanner`. A `TopicScanner` has the methods of
-    `pyarrow.dataset.Scanner`; each method reads the topic again.
+    """The result of `TopicDataset.scanner`. It has the methods of `pyarrow.dataset.Scanner`. Each method that
+    returns records reads the topic again.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class TopicScanner:
         return self._table.schema
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Return the records as an iterator of record batches. The store is closed when the iterator is
-        exhausted, closed or dropped.
+        """Yield the records as record batches. A store that the scan has opened is closed when the iterator
+        is exhausted, closed or garbage-collected.
         """
         bounds = bounds_of(self._condition, self._partitions)
         for batch in self._table.batches(self._schema.names, bounds):
@@ -77,7 +77,7 @@ class TopicScanner:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def scan_batches(self) -> Iterator[pds.TaggedRecordBatch]:
-        """Return the records as an iterator of `TaggedRecordBatch`es without a fragment."""
+        """Yield the records as `TaggedRecordBatch` objects whose fragment is None."""
         return (pds.TaggedRecordBatch(batch, None) for batch in self.to_batches())
 
     def to_table(self) -> pa.Table:
@@ -85,12 +85,12 @@ class TopicScanner:
         return pa.Table.from_batches(self.to_batches(), self.projected_schema)
 
     def count_rows(self) -> int:
-        """Return the number of records. Without a filter only the headers of batches are read."""
+        """Return the number of records. If there is no filter, only the headers of batches are read."""
         bare = TopicScanner(self._table, [], self._condition, self._batch_size, self._partitions)
         return sum(batch.num_rows for batch in bare.to_batches())
 
     def head(self, num_rows: int) -> pa.Table:
-        """Return the first records, in order of partition and offset, as a table."""
+        """Return the first `num_rows` records, in order of partition and offset, as a table."""
         found: list[pa.RecordBatch] = []
         for batch in self.to_batches() if num_rows > 0 else ():
             found.append(batch.slice(0, num_rows))
@@ -100,8 +100,8 @@ class TopicScanner:
         return pa.Table.from_batches(found, self.projected_schema)
 
     def take(self, indices: Any) -> pa.Table:
-        """Return the records at these positions, counted from 0, as a table. Raises InvalidArgumentError for
-        a position without a record.
+        """Return the records with these indexes in the scan, counted from 0, as a table. Raises
+        InvalidArgumentError if the scan has no record with one of the indexes.
         """
         wanted = np.asarray(pa.array(indices, pa.int64()))
         order = np.argsort(wanted, kind="stable")
@@ -121,14 +121,14 @@ class TopicScanner:
     # --- one batch -------------------------------------------------------------------------------
 
     def _of(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the selected records and columns of a batch."""
+        """Yield the selected records and columns of a batch, in batches of up to `_batch_size` records."""
         kept = self._kept(batch)
         for at in range(0, kept.num_rows, self._batch_size):
             yield self._projected(kept.slice(at, self._batch_size))
 
     def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the records of a batch for which the filter is true. If all or no records are, nothing is
-        copied.
+        """Return the records of a batch for which the filter is true, without a copy if these are all or
+        none.
         """
         if self._condition is None:
             return batch
@@ -152,7 +152,7 @@ class TopicScanner:
 
 
 def _evaluated(expressions: Mapping[str, pc.Expression], batch: pa.RecordBatch) -> list[pa.Array]:
-    """Return arrays of the values of expressions for a batch."""
+    """Evaluate expressions for a batch, and return an array for each expression."""
     source = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))
     projection = acero.ProjectNodeOptions(list(expressions.values()), list(expressions))
     plan = acero.Declaration.from_sequence(
@@ -169,7 +169,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def given_columns(columns: Any) -> list[str] | dict[str, pc.Expression] | None:
-    """Check and return the columns of a scan. Raises InvalidTypeError."""
+    """Check the argument `columns` of a scan, and return it as a list or dict. Raises InvalidTypeError."""
     if columns is None:
         return None
     if isinstance(columns, Mapping):
@@ -191,7 +191,7 @@ def _expressions(
 
 
 def _projected(schema: pa.Schema, columns: list[str] | dict[str, pc.Expression] | None) -> pa.Schema:
-    """Return the schema of the columns. Raises InvalidArgumentError if Arrow can't evaluate them."""
+    """Return the schema of the columns. Raises InvalidArgumentError if Arrow can't evaluate the columns."""
     try:
         return pds.InMemoryDataset(schema.empty_table()).scanner(columns=columns).projected_schema
     except pa.ArrowException as e:
@@ -200,8 +200,8 @@ def _projected(schema: pa.Schema, columns: list[str] | dict[str, pc.Expression] 
 
 
 def _read_for(expressions: list[pc.Expression], schema: pa.Schema) -> pa.Schema:
-    """Return the columns that expressions name, in the order of a schema. Raises InvalidArgumentError for an
-    unknown column.
+    """Return the columns of `schema` that must be read for these expressions, in the schema's order. Raises
+    InvalidArgumentError for an unknown column.
     """
     names = names_of(expressions)
     if names is None:

@@ -1,4 +1,4 @@
-"""`TypedColumns`: the columns of decoded values in place of the column `value`.
+"""`TypedColumns`: replaces the column `value` by columns of decoded values.
 
 Nothing is on disk. Threads: any.
 """
@@ -19,16 +19,17 @@ from .values.decoding import VALUE, Columns, Decoder, decoded, up_to_bad
 
 WAY_OUT = 'on_bad="null" or on_bad="column" passes it by; value_schema says other types'
 ERROR = "value_error"
-"""The name of the column that has the reasons of bad values if on_bad="column"."""
+"""If `on_bad` is "column", the column with this name has the reason for each value that can't be decoded."""
 PLACE = ("partition", "offset")
 
 
 class TypedColumns:
-    """The columns of a topic with decoded columns in place of `value`. The constructor raises
+    """The columns of a topic, in which decoded columns replace `value`. The constructor raises
     InvalidArgumentError if two columns have the same name.
 
-    With on_bad="error" only the selected columns are decoded, so a value that is bad in another column counts
-    as good. Otherwise all columns are decoded, so that the selection does not change which values are bad.
+    If `on_bad` is "error", only the selected columns are decoded, so errors in other columns of a value are
+    not found. If `on_bad` is "null" or "column", all columns are decoded, so that the nulls do not depend on
+    the selection.
     """
 
     def __init__(self, decoder: Decoder, on_bad: str, value_prefix: str) -> None:
@@ -52,15 +53,15 @@ class TypedColumns:
             )
 
     def stored(self, columns: Sequence[str]) -> list[str]:
-        """Return the topic's columns from which `columns` are made."""
+        """Return the names of the topic's columns that must be read to make `columns`."""
         plain = [name for name in columns if name not in self._made]
         if len(plain) == len(columns):
             return plain
         return list(dict.fromkeys([*plain, VALUE, *(PLACE if self._on_bad == "error" else ())]))
 
     def batch(self, topic: str, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
-        """Return a batch of `columns`, made from `batch`, which has the columns `stored(columns)`. Raises
-        RecordDeserializationError.
+        """Return a batch with the columns `columns`. It is made from `batch`, which has the columns
+        `stored(columns)`. Raises RecordDeserializationError.
         """
         wanted = pa.schema([self.schema.field(name) for name in columns])
         made = self._decoded(topic, batch, columns)

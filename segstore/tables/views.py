@@ -1,5 +1,5 @@
-"""Byte strings as Arrow's views. polars takes views unchanged, but converts arrays with offsets to views, in
-one thread only. Nothing is on disk.
+"""Converts Arrow arrays of bytes and strings to arrays of views. polars uses arrays of views as they are; it
+would convert arrays with offsets to views itself, but in one thread only. Nothing is on disk.
 
 Functions without state: safe from any thread. This module imports pyarrow, so it is imported only when
 polars asks for records.
@@ -15,13 +15,13 @@ from segstore.errors import InvalidArgumentError
 from segstore.records.arrow_columns import over
 
 _SIZE = 16
-"""Bytes of a view."""
+"""The size of a view in bytes."""
 _VIEWS = {pa.binary(): pa.binary_view(), pa.string(): pa.string_view()}
 
 
 def with_views(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a record batch with its columns of type binary and string as views into the same bytes. Nested
-    columns, such as the names of headers, stay unchanged.
+    """Return a record batch in which the columns of type binary and string are arrays of views, which refer
+    to the same bytes. Nested columns, such as headers, stay unchanged.
     """
     if not any(each.type in _VIEWS for each in batch.schema):
         return batch
@@ -29,8 +29,8 @@ def with_views(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def viewed(array: pa.Array) -> pa.Array:
-    """Return an array of type binary or string as views into its bytes, any other array unchanged. Raises
-    InvalidArgumentError for offsets beyond these bytes.
+    """Return an array of type binary or string as an array of views, which refer to the same bytes; return an
+    array of another type unchanged. Raises InvalidArgumentError if an offset is outside of these bytes.
     """
     kind, n = _VIEWS.get(array.type), len(array)
     if kind is None or not n:

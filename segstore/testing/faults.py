@@ -137,7 +137,8 @@ def intercepted(handlers: Mapping[Api, Handler], faults: Faults, log: RequestLog
 
 def _handle(handler: Handler, faults: Faults, log: RequestLog, node: Node, request: Request) -> Any:
     log.add(request)
-    # If a request has a frame, the server may learn from it to answer similar requests without a handler.
+    # If a request has a frame, the server may learn from it to answer similar requests without a handler, and
+    # so without faults.
     request.frame = None
     for fault in reversed([*faults.met(request)]):
         handler = partial(_apply, fault.apply, handler)

@@ -312,7 +312,7 @@ def test_a_recovery_point_without_checksum_makes_no_hole(state: tuple[Path, Seen
     (root / COPY).unlink()
     line(root, names.RECOVERY_POINTS, "u", held["u"][1] + up)
     told = judge(root, held)
-    assert any("is behind the log's end" in one for one in told), told
+    assert any("is above the log's end" in one for one in told), told
 
 
 def test_below_a_log_start_without_checksum_no_file_is_touched(state: tuple[Path, Seen]) -> None:

@@ -15,7 +15,7 @@ from stores import killed
 
 import segstore
 
-MOST = 971
+MOST = 974
 RECORDS = 100
 SHOWN = 25
 

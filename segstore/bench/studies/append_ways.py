@@ -108,7 +108,7 @@ def to_file(path: str, way: str, batches: Batches, durable: bool) -> Mapping[str
     try:
         sync = partial(os.fdatasync, fd) if durable else _nothing
         took = seconds(lambda: FILES[way](fd, batches, sync))
-        # This sync is not measured. It leaves nothing to sync to the next run.
+        # This sync is not measured. Without it the next run would have to sync these bytes, too.
         os.fdatasync(fd)
     finally:
         os.close(fd)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # --- batches -----------------------------------------------------------------------------------
 
-# Each function below measures one run of one kind.
+# Each function below makes one run, and measures it.
 
 APPEND, SYNCED, SIZE, LINGER = "append_batch", "append_batch, synced", "batch_size", "linger_ms"
 TOPIC = "t"
@@ -53,7 +53,7 @@ def _topic(store: Store, **config: int) -> Iterator[PartitionLog]:
     log = new_log(store, TOPIC, **config)
     try:
         yield log
-        # This flush is not measured. It leaves nothing to write to the next run.
+        # This flush is not measured. Without it the next run would have to write this run's records, too.
         log.flush()
     finally:
         store.delete_topic(TOPIC)

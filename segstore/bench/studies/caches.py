@@ -61,8 +61,8 @@ class OwnCache:
 
 
 def places(size: int, reads: int, turn: int) -> list[int]:
-    """Return the positions that a pass reads, in order. Some blocks are read much more often than other
-    blocks. They are spread over the file, so that the neighbour of such a block is most likely read seldom.
+    """Return the positions that a pass reads, in order. A few blocks are read often, and most blocks seldom.
+    The frequent blocks are spread over the file, so that their neighbours are most likely read seldom.
     """
     draw, count = random.Random(SEED + turn).random, size // BLOCK
     order = list(range(count))
@@ -171,8 +171,8 @@ def _read(name: str, way: str, restarted: str, reads: int) -> Mapping[str, float
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Return findings on what the cache in the process gains when it is warm, what it gains after a restart,
-    and what it costs.
+    """Return findings on the gains of the cache in the process, when it is warm and after a restart, and on
+    its costs.
     """
     return [
         ClaimFinding(

@@ -92,8 +92,8 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """Return the smallest of `values` with this property: more than the fraction `part` of all values is not
-    greater than it. Return the largest value if `part` is 1.
+    """Return the smallest x of `values` such that more than the fraction `part` of `values` is at most x.
+    Return the largest value if `part` is 1.
     """
     ordered = sorted(values)
     return ordered[min(int(part * len(ordered)), len(ordered) - 1)]

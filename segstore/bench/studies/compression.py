@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # --- compressing -------------------------------------------------------------------------------
 
-# Each of the first two functions below measures one run of one kind.
+# `each` measures a run that compresses values one by one. `batches` measures a run that compresses batches.
 
 RATIO, WRITE, READ = "ratio", "write CPU s/GB", "read CPU s/GB"
 USUAL_BYTES = 65536

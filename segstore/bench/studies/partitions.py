@@ -90,8 +90,8 @@ def sent(path: str, partitions: int, records: int) -> Mapping[str, float]:
 
 
 def findings(results: Results) -> list[ClaimFinding]:
-    """Return findings that compare the smallest number of partitions with the largest number. Two of them
-    also have what each further partition costs, in memory and in time.
+    """Return findings that compare the smallest number of partitions with the largest number. Two findings
+    also have the cost of each further partition, in memory and in time.
     """
     few, *_, many = results.values("partitions")
 

@@ -167,7 +167,7 @@ class Contenders:
     def ready(
         self, contenders: Iterable[Contender], sink: int, stretch: MeasuredLog
     ) -> dict[Contender, Ready]:
-        """Return a `Ready` for each contender. It sends from the log `stretch` to the descriptor `sink`."""
+        """Return a `Ready` for each contender, to send from the log `stretch` to the descriptor `sink`."""
         handle = self._stack.enter_context(self._files.open(stretch.path))
         return {one: self._made(one, sink, stretch, handle) for one in contenders}
 
@@ -220,9 +220,9 @@ def _by_os_sendfile(sink: int, size: int, handle: Handle) -> Send:
 # The code below measures all cells in several passes, one after the other, so that disturbances of the
 # machine affect all methods alike.
 #
-# A pass goes through all groups, and runs each contender of a group once. Each pass begins with another
-# contender of the group. Before the passes, the number of transfers in a run is found by a trial, whose times
-# don't count. It is the same number for all contenders of a group.
+# A pass goes through all groups, and runs each contender of a group once. The contender that comes first in
+# a group changes from pass to pass. Before the passes, a trial finds the number of transfers in a run; its
+# times don't count. All contenders of a group make the same number of transfers in a run.
 
 # maximum number of bytes in a trial, maximum number of transfers in it
 _TRIED_BYTES, _TRIED_MOST = 1 << 20, 64
@@ -231,9 +231,7 @@ _LEAST = {"warm": 4, "cold": 1}  # minimum number of transfers in a run
 
 @dataclass
 class MeasuredGroup:
-    """A group, with what is needed to measure it (its sink, its log, and its contenders), and with what was
-    measured.
-    """
+    """A group, with its sink, its log and its contenders, and with the measured samples."""
 
     group: ContenderGroup
     sink: Receiver

@@ -128,7 +128,9 @@ def write(root: str, sizes: Iterable[int], caches: Iterable[str], most: int) -> 
 
 
 def stretch(root: str, size: int, cache: str) -> MeasuredLog:
-    """Return the log of the store at `root` for transfers of `size` bytes."""
+    """Return the log, in the store at `root`, that is sent in transfers of `size` bytes with the page cache
+    `cache` ("warm" or "cold").
+    """
     batch = batch_bytes(size)
     topic = _topic(batch, cache)
     (path,) = glob.glob(os.path.join(glob.escape(root), f"{topic}-0", "*.log"))

@@ -97,8 +97,8 @@ def _findings(
 
 
 def zerocopy(counted: Counted, missing: Mapping[str, str]) -> ClaimFinding:
-    """Return a finding with what the kernel's notices over loopback say about copies, or with the reasons why
-    exhibits were not measured.
+    """Return a finding about the kernel's copies over loopback, as its notices report them. If exhibits were
+    not measured, the finding has the reasons.
     """
     notices = sum(counts.notices for counts in counted.values())
     copied = sum(counts.copied for counts in counted.values())
@@ -119,8 +119,8 @@ def zerocopy(counted: Counted, missing: Mapping[str, str]) -> ClaimFinding:
 
 
 def calls_judged(judged: Mapping[tuple[str, str], Judged] | str) -> ClaimFinding:
-    """Return a finding that compares the system calls that `CountedFiles` has counted with those that strace
-    has counted.
+    """Return a finding that compares the system calls counted by `CountedFiles` with those counted by strace.
+    If `judged` is a str, it is the reason why they were not compared.
     """
     claim = "The system calls are as strace counts them"
     if isinstance(judged, str):

@@ -67,7 +67,7 @@ class ClusterGroups:
             raise unknown_group(group, known)
 
     def describe(self, group: str) -> GroupDescription:
-        """Raises GroupNotFoundError. Its message lists the existing groups."""
+        """Describe a group. Raises GroupNotFoundError, whose message lists the existing groups."""
         self._check_there(group)
         described = self._described(group)
         members = tuple(sorted((_member(each) for each in described.members), key=lambda m: m.member_id))
@@ -107,7 +107,9 @@ class ClusterGroups:
     def reset(
         self, group: str, to: Reset, partitions: Sequence[TopicPartition | str] | None, dry_run: bool = False
     ) -> tuple[Moved, ...]:
-        """Raises NonEmptyGroupError. If no partitions are given, raises GroupNotFoundError, too."""
+        """Set the group's committed offsets, as `Groups.reset` of a store does. Raises NonEmptyGroupError,
+        and GroupNotFoundError if `partitions` is None.
+        """
         if partitions is None:
             self._check_there(group)
         committed = self._committed(group)

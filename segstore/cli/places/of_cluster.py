@@ -53,9 +53,9 @@ class ClusterAt:
 
     @contextmanager
     def reading(self) -> Iterator[ClusterPlace]:
-        """Raises MissingPackageError, ConfigError, and ClusterError if the cluster can't be reached. If the
-        `with` block raises UnknownTopicOrPartitionError, a hint is added to the message: the user may lack
-        the right to see the topic.
+        """Connect to the cluster. Raises MissingPackageError, ConfigError, and ClusterError if the cluster
+        can't be reached. If the `with` block raises UnknownTopicOrPartitionError, a hint is added to the
+        message: the user may lack the right to see the topic.
         """
         try:
             yield ClusterPlace(ClusterClients(self.name, self._settings))

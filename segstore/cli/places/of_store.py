@@ -130,8 +130,8 @@ class StoreAt:
 
 
 def _served(locked: StoreLockedError) -> ClusterAt:
-    """Return the cluster that the server of a locked store is. Raises SegstoreError if no server serves the
-    store, or if the server requires a login or TLS.
+    """Return the server of a locked store, as a cluster. Raises SegstoreError if no server serves the store,
+    or if the server requires a login or TLS.
     """
     from segstore.cli.places.of_cluster import ClusterAt
 

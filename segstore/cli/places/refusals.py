@@ -57,8 +57,8 @@ class Refusals(logging.Handler):
 
 
 def _line(message: str) -> str:
-    """Return a text about an error after which librdkafka retries, if `message`, a line of librdkafka's log,
-    is about such an error. If `message` is another line, return "".
+    """If `message`, a line of librdkafka's log, is about an error after which librdkafka retries, return a
+    text about this error. If not, return "".
     """
     if refused := _REFUSED.search(message):
         return f"{refused[1]}-{refused[2]}: {refused[3]}" if "Retry" in refused[4] else ""

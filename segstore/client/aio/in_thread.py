@@ -70,7 +70,7 @@ class InThread:
         try:
             return await asyncio.shield(self._line.run(made.make))
         except Exception:
-            # The call itself has raised the exception, so there is nothing to undo.
+            # `call` has raised the exception, so `call` has done nothing that `undo` would have to undo.
             raise
         except BaseException as error:
             # The consumer's thread undoes the call, because a coroutine that is being closed can't wait, and

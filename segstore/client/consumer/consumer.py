@@ -307,10 +307,9 @@ class Consumer(Assigning, Seeking, Committing):
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
         """Leave the group and give up all partitions. The store stays open.
 
-        A second call does nothing. A call in a forked child does nothing, nor does a call after the store was
-        closed, because a store closes its consumers. If an interrupt kept the consumer from leaving its
-        group, the consumer is not closed: call `close` again. That call also closes the deserializers and
-        interceptors whose own `close` was interrupted.
+        After an interrupt call `close` again: it leaves the group, and closes deserializers and interceptors,
+        as far as the interrupted call has not done so. A call after a complete `close` does nothing. Nor does
+        a call in a forked child, or after the store was closed, because a store closes its consumers.
         """
         guard = self._guard
         if self._store.context.forked:

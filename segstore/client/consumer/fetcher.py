@@ -416,8 +416,9 @@ class Fetcher:
         return True
 
     def _stored(self, least: int) -> int:
-        """Return the number of stored bytes whose records can be returned now. Counting stops at `least`. If
-        a partition has an error, return `least`, because the error is raised at once.
+        """Return the number of stored bytes whose records can be returned now. Counting stops at `least`, the
+        number that the caller waits for. If a partition has an error, return `least` too: the caller then
+        does not wait, and raises the error.
         """
         stored = 0
         for tp, state in self._subscription.turns:

@@ -174,7 +174,8 @@ class Positions:
             leader, position, epoch = log.leader_epoch, state.position, state.leader_epoch
             end = log.epoch_end(epoch).end_offset if epoch >= 0 else INT64_MAX
             if log.leader_epoch == leader:
-                # The leader epoch is still the same, so `end` is the answer of the leader.
+                # The leader epoch is the same as before `epoch_end`, so no other replica became the leader in
+                # between: `end` is that of one leader's log.
                 break
         if position is not None and end < position:
             if self._policy == NONE:

@@ -258,8 +258,8 @@ class Delivery:
 
     def without_expired(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
         """Fail the batches of a partition that are older than `delivery_timeout_ms`, and return all other
-        batches. The first batch must be the oldest. All later batches have `_HELD_BACK` seconds more, because
-        they had to wait for the first batch.
+        batches. The first batch must be the oldest. Each later batch expires `_HELD_BACK` seconds later than
+        `delivery_timeout_ms` says, because it had to wait for the first batch.
         """
         least = time.monotonic() - self._timeout
         if not batches or batches[0].created > least:

@@ -210,8 +210,9 @@ class Transactions:
     # --- the application's side -------------------------------------------------------------
 
     def check_send(self) -> None:
-        """Raise ProducerFencedError, IllegalStateError outside of a transaction, or TransactionAbortedError
-        if the transaction can only be aborted.
+        """Check that a record may be sent now. Raises ProducerFencedError if the producer was fenced,
+        IllegalStateError if no transaction is open, and TransactionAbortedError if the transaction can only
+        be aborted.
         """
         self._check("send()", TransactionPhase.OPEN)
         self._check_failed()

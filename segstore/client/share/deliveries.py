@@ -99,7 +99,8 @@ class DeliveredColumns(NamedTuple):
         part = self._slice(0, n)
         made, error = consumer_records(self.tp, part.records, deserializers, part.counts)
         try:
-            # A record that can't be deserialized is taken alone, without records after it.
+            # If the first record can't be deserialized, only this record is taken, with the error. If a later
+            # record can't be deserialized, the records before it are taken without the error.
             done = len(made) + (error is not None and not made)
             rest = self._slice(done, len(self.records)) if done < len(self.records) else None
             return TakenRecords(made, None if made else error), rest

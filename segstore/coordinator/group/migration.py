@@ -114,9 +114,9 @@ def _pairs(assignment: Assignment) -> Iterator[tuple[bytes, int]]:
 def downgrade(
     group: ConsumerGroup, to: ClassicGroup, members: Iterable[ClassicGroupMember], topics: AssignableTopics
 ) -> dict[str, bytes]:
-    """Make the empty classic group `to` a stable group of these members. The epoch of the consumer group
-    becomes the generation of `to`. Return the members' assignments by member id: each is the member's target
-    assignment, encoded.
+    """Turn the classic group `to`, which is empty, into a stable group of these members. The epoch of the
+    consumer group becomes the generation of `to`. Return the members' assignments by member id: each is the
+    member's target assignment, encoded.
     """
     for member in members:
         to.take_up(member)

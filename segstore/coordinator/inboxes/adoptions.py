@@ -93,7 +93,7 @@ def _moves(error: Exception) -> bool:
     """Return whether a retry may help. `error` is then a temporary failure of a disk or replica, the loss of
     a leader, or an earlier transaction that is being completed.
     """
-    if isinstance(error, StorageError):  # errors of staged files are plain OSErrors: no retry
+    if isinstance(error, StorageError):  # an OSError of a staged file is no StorageError, and is not retried
         return passes(error) and error.errno not in NO_ROOM
     return isinstance(error, NotLeaderOrFollowerError | ConcurrentTransactionsError)
 

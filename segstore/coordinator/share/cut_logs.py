@@ -1,10 +1,12 @@
-"""`CutLogs`: cuts the durable states of share partitions whose log has lost its end in a crash (rule Q48 of
-docs/queue-rules.md). A store that was not closed cleanly has one CutLogs.
+"""`CutLogs`: removes the offsets of lost records from the durable states of share partitions whose logs have
+lost their last records in a crash (rule Q48 of docs/queue-rules.md). A store that was not closed cleanly has
+one CutLogs.
 
-If a state had offsets above the end of the log, records that are appended at these offsets later would be
-skipped. So the state is cut at the end that the log had when the store was opened, before the first append.
-The cut is a snapshot with the next state epoch, because an update can't lower a start. The group's epoch is
-raised to that state epoch first, because a broker initialises share partitions with the epoch of their group.
+If such offsets stayed in a state, records that are later appended at these offsets would be skipped. So all
+offsets from the log's end on are removed from the state; the end is that of the log when the store was
+opened. The changed state is written as a snapshot with the next state epoch, because an update can't lower a
+start. Before that the group's epoch is raised to the new state epoch, because a broker initialises share
+partitions with the epoch of their group.
 On disk: appends to `__share_group_state` and `__consumer_offsets`. Threads: any; share partitions are cut one
 at a time.
 """
@@ -27,9 +29,9 @@ log = Logger("segstore")
 
 
 class CutLogs:
-    """Cuts states above the ends of recovered logs. The object must be made before the first append, because
-    the constructor reads these ends. `raise_group` raises the epoch of a share group; the owner of the object
-    sets this function.
+    """Removes offsets above the ends of recovered logs from the states of share partitions. The object must
+    be made before the first append, because the constructor reads the logs' ends. `raise_group` is a function
+    that raises the epoch of a share group; the owner of this object sets it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -38,10 +40,12 @@ class CutLogs:
         self._lock = Mutex()
         self._ends: dict[tuple[str, int], int] = {}
         for topic, number in store.writer().opened():
-            # a damaged partition can't be fetched from, so its state needs no cut
+            # An error means that the partition is damaged. No fetch can read a damaged partition, so no state
+            # needs a change.
             with suppress(SegstoreError):
                 source = store.partition(topic, number)
-                if not source.has_replicas:  # a replicated log keeps all records that consumers have seen
+                # A replicated log has all records that consumers have seen: no offsets must be removed.
+                if not source.has_replicas:
                     topic_id = store.engine.topics[topic].topic_id
                     self._ends[topic_id, number] = source.log_end_offset
         self._done: set[ShareKey] = set()
@@ -50,7 +54,7 @@ class CutLogs:
         """Do nothing: the object holds no resource."""
 
     def cut_all(self) -> None:
-        """Cut all share partitions; errors are logged."""
+        """Call `cut` for all share partitions, and log its errors."""
         try:
             for key in self._states.all_keys():
                 self._tried(key)
@@ -64,8 +68,8 @@ class CutLogs:
             log.exception("share partition %s is cut at the end of its log later", key)
 
     def cut(self, key: ShareKey) -> None:
-        """Cut a share partition's state, unless this object has cut it before. Raises StorageError, and the
-        errors of writes of states and groups.
+        """Remove the offsets above the log's end from a share partition's state, unless this method has done
+        so before. Raises StorageError, and the errors of `StateLog.raise_epoch` and `raise_group`.
         """
         end = self._ends.get(key[1:])
         if end is None or key in self._done:

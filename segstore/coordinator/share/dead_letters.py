@@ -1,13 +1,14 @@
-"""`DeadLetterQueue`: copies a record to the share group's dead letter topic if the group can't process it
+"""`DeadLetterQueue`: copies records that a share group can't process to the group's dead letter topic
 (KIP-1191; Kafka: ShareGroupDLQStateManager, ShareGroupDLQRecordFetcher).
 
-On disk: appends to the dead letter topic, and creates it if that is allowed. A record's state ARCHIVING is
-durable before its dead letter is appended, and ARCHIVED is written after the append. So after a crash in
-between the record is copied again, with the same headers.
-Threads: any thread calls `add`; the store's scheduler copies, one share partition after the other, and within
-a share partition in the order in which records became dead letters. If a disk is full, or replicas do not
-answer, a share partition's dead letters wait for the next try. After any other failure, which is logged and
-counted, the records are archived without a dead letter (rules Q70, Q71 of docs/queue-rules.md).
+On disk: appends to the dead letter topic, and creates it if the group's settings allow that. A record's state
+ARCHIVING is durable before its dead letter is appended, and ARCHIVED is written after the append. So a record
+is copied again, with the same headers, if a crash comes after the append and before ARCHIVED is durable.
+Threads: any thread calls `add`. The store's scheduler copies the dead letters of one share partition after
+those of another, and within a share partition in the order in which records became dead letters. If a disk is
+full, or replicas do not answer, a share partition's dead letters wait for the next try. Any other failure is
+logged and counted, and the records are archived without a dead letter (rules Q70, Q71 of
+docs/queue-rules.md).
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ from segstore.storage.store.store import Store
 
 log = Logger("segstore")
 
-FIRST_RETRY, LONGEST_RETRY = 1.0, 30.0  # seconds
+# The first and the longest pause before another try, in seconds.
+FIRST_RETRY, LONGEST_RETRY = 1.0, 30.0
 ENABLE, STAMPED = "errors.deadletterqueue.group.enable", "message.timestamp.type"
 READ_BYTES = 1 << 20
 _NUMBERS = 36
@@ -68,7 +70,9 @@ class _Letter(NamedTuple):
 
 
 class DeadLetterQueue:
-    """The dead letters of a store. `settle` carries out the outcomes of share partitions after each copy."""
+    """The dead letters of a store. `settle` is `ShareEffects.settle`, which the owner of the queue sets; it
+    writes the new states after each copy.
+    """
 
     def __init__(self, store: Store, settings: GroupSettings, metrics: ShareMetrics) -> None:
         self._store, self._settings, self._metrics = store, settings, metrics
@@ -79,15 +83,15 @@ class DeadLetterQueue:
         self.settle: Callable[[ShareTurn], Failures] = lambda turn: {}
 
     def add(self, leader: ShareLeader, letters: Sequence[DeadLetter]) -> None:
-        """Queue dead letters to be copied, and return at once."""
+        """Queue dead letters, which the scheduler copies later."""
         leader.letters.extend(letters)
         with self._lock:
             self._waiting[leader] = None
         self._plan(0.0)
 
     def close(self) -> None:
-        """Copy the dead letters that can be copied at once; the other dead letters are found when their share
-        partitions are loaded after the next open.
+        """Try once to copy the dead letters. Those that can't be copied are found again when their share
+        partitions are loaded after the next open of the store.
         """
         self.copy()
         self._closed = True
@@ -95,7 +99,8 @@ class DeadLetterQueue:
     # --- the scheduler ---------------------------------------------------------------------------
 
     def _plan(self, seconds: float) -> None:
-        me = weakref.ref(self)  # the scheduler must not keep an unused store alive
+        # This is a weak reference, because the scheduler must not keep an unused store alive.
+        me = weakref.ref(self)
 
         def run() -> None:
             queue = me()
@@ -134,7 +139,8 @@ class DeadLetterQueue:
             except StoreClosedError:
                 return True
             except NotLeaderOrFollowerError:
-                return False  # the next load of the state queues the letters again
+                # The share partition was fenced. The next load of its state queues the letters again.
+                return False
             except SegstoreError as error:
                 if passes(error):
                     log.warning("dead letters of share partition %s wait: %s", leader.key, error)
@@ -143,7 +149,7 @@ class DeadLetterQueue:
         return True
 
     def _failed(self, leader: ShareLeader, letters: Sequence[DeadLetter], reason: str) -> None:
-        """Archive records that can't be copied; they stay in their own topic."""
+        """Archive records that can't be copied, and log the reason."""
         first, last = letters[0].first, letters[-1].last
         log.error(
             "offsets %d-%d of share partition %s get no dead letters: %s", first, last, leader.key, reason
@@ -152,11 +158,14 @@ class DeadLetterQueue:
         self._archive(leader, first, last)
 
     def _archive(self, leader: ShareLeader, first: int, last: int) -> None:
-        """Archive offsets, and drop their dead letters, which are the first in the queue."""
+        """Archive the offsets from `first` to `last`, and remove their dead letters from the head of the
+        queue.
+        """
         turn = ShareTurn()
         leader.change(turn, lambda core: core.dead_lettered(first, last))
         letters = leader.letters
-        while letters and first <= letters[0].first <= last:  # letters queued later may have lower offsets
+        # The lower bound `first` is needed because letters that were queued later may have lower offsets.
+        while letters and first <= letters[0].first <= last:
             letter = letters.popleft()
             if letter.last > last:
                 letters.appendleft(letter._replace(first=last + 1))
@@ -207,7 +216,7 @@ class DeadLetterQueue:
     def _make(self, topic: str) -> Any:
         try:
             return self._store._create_topic(topic, 1, {ENABLE: "true", STAMPED: "CreateTime"})
-        except TopicAlreadyExistsError:  # another thread has created the topic
+        except TopicAlreadyExistsError:  # Another thread has created the topic.
             return self._store.engine.topics[topic]
 
     def _warn_of_loop(self, leader: ShareLeader, topic: str) -> None:
@@ -219,7 +228,7 @@ class DeadLetterQueue:
 
 
 def _neighbours(leader: ShareLeader) -> list[DeadLetter]:
-    """Return the dead letters at the head of the queue that have adjacent offsets."""
+    """Return the dead letters at the head of the queue, up to the first gap between their offsets."""
     found: list[DeadLetter] = []
     for letter in list(leader.letters):
         if found and letter.first != found[-1].last + 1:
@@ -231,8 +240,8 @@ def _neighbours(leader: ShareLeader) -> list[DeadLetter]:
 def _letters(
     leader: ShareLeader, letters: Sequence[DeadLetter], copies: bool, most: int
 ) -> Iterator[_Letter]:
-    """Yield a dead letter for each offset. A dead letter has only headers if its record is no longer in the
-    log, or is too large (rule Q69).
+    """Yield a record of the dead letter topic for each offset. It has no key and no value, only headers, if
+    not `copies`, or if the original record is no longer in the log, or is too large (rule Q69).
     """
     first, last = letters[0].first, letters[-1].last
     copied = _copied(leader.log, first, last) if copies else iter(())
@@ -250,7 +259,9 @@ def _letters(
 
 
 def _copied(source: PartitionLog, first: int, last: int) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-    """Yield (offset, key, value) of each record that can be read."""
+    """Yield (offset, key, value) of the records from `first` to `last`. If a read fails, log the error, and
+    stop.
+    """
     at = first
     while at <= last:
         try:
@@ -283,7 +294,7 @@ def _headers(leader: ShareLeader, letter: DeadLetter, offset: int) -> Headers:
 
 
 def _batches(letters: Iterator[_Letter], most: int) -> Iterator[list[_Letter]]:
-    """Yield lists of records. Each list fits into one batch, and has at least one record."""
+    """Yield lists of one or more records that fit into one batch."""
     batch: list[_Letter] = []
     size = 0
     for letter in letters:

@@ -1,9 +1,9 @@
-"""`ShareEffects`: carries out the outcomes of share partitions' events: writes of durable state, wakes of
-fetches, dead letters (rules Q33, Q34, Q103 of docs/queue-rules.md).
+"""`ShareEffects`: carries out the outcomes of share partitions' events: it writes durable state, wakes
+waiting fetches and queues dead letters (rules Q33, Q34, Q103 of docs/queue-rules.md).
 
-On disk: writes through `state_log`. Threads: any; no lock of a share partition is held during a write of its
-state or a wake. After an interrupt share partitions with pending writes are fenced, that is loaded anew,
-because only the log knows whether the writes were made.
+On disk: writes through `state_log`. Threads: any; a thread writes a state, or wakes fetches, without the lock
+of the share partition. If an interrupt ends a write, its share partitions are fenced: the next request loads
+them again, because only the log shows whether the write was made.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from segstore.logger import Logger
 
 log = Logger("segstore")
 Failures = dict[ShareKey, SegstoreError]
-# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
+# Calling `tuple.__new__`, which is C code, is faster than calling the class, whose `__new__` is Python code.
 _changed: Callable[[tuple[Any, ...]], Update] = partial(tuple.__new__, Update)
 FENCING = (
     FencedLeaderEpochError,
     FencedStateEpochError,
     GroupNotFoundError,
-    InvalidRequestError,  # means that the durable state was deleted (rule Q99)
+    InvalidRequestError,  # This error means that the durable state was deleted (rule Q99).
     NotLeaderOrFollowerError,
     UnknownTopicOrPartitionError,
 )
-"""Errors of a write after which the share partition must not go on (rule Q60)."""
+"""Errors of a write after which the share partition in memory must not be used any more (rule Q60)."""
 
 
 class ShareEffects:
-    """Carries out outcomes. `letters` queues the dead letters of a share partition."""
+    """Carries out outcomes. `letters` is a function that queues the dead letters of a share partition."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class ShareEffects:
         self._leaders, self._waiters, self._timer, self._letters = leaders, waiters, timer, letters
 
     def settle(self, turn: ShareTurn) -> Failures:
-        """Carry out all outcomes that a call has collected in its turn, and the outcomes that follow from
-        these; return the first write error of each share partition. One call of `StateLog.write` makes all
-        the writes, but a second write of the same share partition follows in another call. If this call is
+        """Carry out all outcomes that `turn` has collected, and the outcomes that result from them. Return
+        the first write error of each share partition that had one. One call of `StateLog.write` makes the
+        first writes of all share partitions; another call makes their second writes. If this method is
         interrupted, the caller must call `turn.abandon`.
         """
         found: Failures = {}
@@ -92,9 +92,7 @@ class ShareEffects:
     def _write(
         self, turn: ShareTurn, writing: Mapping[ShareKey, tuple[ShareLeader, StateWrite]], failures: Failures
     ) -> None:
-        """Write states, report the results to the share partitions, and add the resulting outcomes to the
-        turn.
-        """
+        """Write states, report the results to the share partitions, and add the new outcomes to `turn`."""
         results = self._states.write(dict(zip(writing, starmap(_update, writing.values()), strict=True)))
         for key, (leader, write) in writing.items():
             error = self._end(turn, leader, write.token, results[key])
@@ -104,7 +102,9 @@ class ShareEffects:
     def _end(
         self, turn: ShareTurn, leader: ShareLeader, token: int, error: SegstoreError | None
     ) -> SegstoreError | None:
-        """Complete a write, and return its error, if any."""
+        """Report the end of a write to its share partition. Return the error of the write or of the report;
+        None if there was none.
+        """
         if error is not None and isinstance(error, FENCING):
             self._leaders.fence([leader.key])
             self._waiters.wake(leader.key.group)
@@ -118,15 +118,16 @@ class ShareEffects:
         try:
             leader.change(turn, written)
         except NotLeaderOrFollowerError as fenced:
-            # dropped from memory; a new load may have missed this write
+            # The share partition was fenced, and its next load may have come before this write. So even a
+            # successful write gets an error.
             return error or fenced
         if error is not None:
             log.warning("the state of share partition %s could not be written: %s", leader.key, error)
-            self._timer.plan(leader)  # the records of the failed write are locked again
+            self._timer.plan(leader)  # The failed write's records are locked again: the locks may expire.
         return error
 
     def plan(self, leader: ShareLeader) -> None:
-        """Plan the expiry of a share partition's locks."""
+        """Schedule the expiry of a share partition's earliest lock."""
         self._timer.plan(leader)
 
     def expire(self, leaders: Iterable[ShareLeader]) -> None:
@@ -135,7 +136,8 @@ class ShareEffects:
         try:
             for leader in leaders:
                 limits, now = self._settings.share_limits(leader.key.group), self._clock()
-                with suppress(NotLeaderOrFollowerError):  # fenced after its expiry was planned
+                # A share partition that was fenced in the meantime has no locks that could expire.
+                with suppress(NotLeaderOrFollowerError):
                     leader.change(turn, partial(_expired, leader, now, limits))
             self.settle(turn)
         finally:

@@ -2,9 +2,9 @@
 SharePartition.acquire).
 
 On disk: logs are only read. Threads: any. One fetch at a time has a share partition's fetch lock, from the
-choice of the fetch offset to the grant (rule Q16 of docs/queue-rules.md). In between the log is read without
-any other lock (rule Q104). A fetch that finds the fetch lock taken skips the share partition, and its group
-is woken once the lock is free.
+choice of the fetch offset to the grant (rule Q16 of docs/queue-rules.md). While a fetch reads the log, it has
+no other lock (rule Q104). A fetch skips a share partition whose fetch lock another fetch has; the waiting
+fetches of the group are woken when that lock becomes free.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ COMMITTED = "read_committed"
 
 
 class AcquireTerms(NamedTuple):
-    """The limits of a fetch. `max_records`: the number of offsets in all its partitions; in mode
-    BATCH_OPTIMIZED the last batch may exceed it (`mode` is an AcquireMode). `batch_size`: the least number of
-    offsets that come in flight together. `max_bytes`: the limit of bytes read from the logs, in whole
-    batches; at least one batch is read. `max_reads`: the limit of reads of each log; a log is read again if
-    the last read acquired nothing.
+    """The limits of a fetch request. `max_records` is the largest number of offsets that it acquires in all
+    its partitions together; in mode BATCH_OPTIMIZED the last batch may exceed this number (`mode` is an
+    AcquireMode). `batch_size` is `piece` of `Acquisition`. `max_bytes` is the largest number of bytes that
+    are read from the logs, in whole batches; but at least one batch is read. If a read of a log acquires
+    nothing, the log is read again, at most `max_reads` times in total.
     """
 
     max_records: int = 500
@@ -51,9 +51,9 @@ class AcquireTerms(NamedTuple):
 class AcquiredPartition:
     """The acquired records of one partition, or the partition's `error`.
 
-    `acquired` has disjoint runs of offsets in order; `stretch` has the whole batches from the first to the
-    last acquired offset, and so also records that were not acquired. `token` identifies the grant for
-    `ShareCoordinator.cancel`.
+    `acquired` has disjoint runs of offsets in order. `stretch` has whole batches, from the batch of the first
+    acquired offset to the batch of the last acquired offset; so it may contain records that were not
+    acquired. `token` identifies the grant in `ShareCoordinator.cancel`.
     """
 
     __slots__ = ("acquired", "error", "leader", "log", "partition", "stretch", "token", "topic", "topic_id")
@@ -81,9 +81,9 @@ class AcquiredPartition:
         return self.acquired[-1].last
 
     def reads(self) -> Iterator[Records]:
-        """Yield the records of the stretch from the first acquired offset on, including records that were not
-        acquired. Raises the errors of `PartitionLog.read`: OffsetOutOfRangeError if retention has removed
-        records, CorruptRecordError.
+        """Yield the records of `stretch` from the first acquired offset on, including records that were not
+        acquired. Raises the errors of `PartitionLog.read`, among them CorruptRecordError, and
+        OffsetOutOfRangeError if retention has removed records.
         """
         at, stretch = self.first_offset, self.stretch
         assert stretch is not None
@@ -95,8 +95,8 @@ class AcquiredPartition:
 
 
 class _GrantFetch:
-    """One fetch of a share partition's log from `offset` on. The fetch lock is taken while this object lives;
-    the log is read up to offset `enough`.
+    """The fetch of one share partition's log, from `offset` up to offset `enough`. The object has the share
+    partition's fetch lock, until the lock is freed or the object is garbage-collected.
     """
 
     __slots__ = ("__weakref__", "enough", "leader", "offset")
@@ -106,7 +106,7 @@ class _GrantFetch:
 
 
 class ShareFetch:
-    """One fetch request of a member, for several partitions."""
+    """The execution of one fetch request of a member, for several partitions."""
 
     def __init__(
         self,
@@ -128,8 +128,8 @@ class ShareFetch:
         self._failed: list[AcquiredPartition] = []
 
     def acquire(self, wanted: Sequence[tuple[str, int]]) -> list[AcquiredPartition]:
-        """Acquire records of the `wanted` (topic id, partition) pairs; return the partitions with acquired
-        records or an error.
+        """Acquire records of the `wanted` partitions, which are pairs (topic id, partition number). Return
+        the partitions that have acquired records, or an error.
         """
         fetches: list[_GrantFetch] = []
         try:
@@ -151,8 +151,8 @@ class ShareFetch:
     # --- choose --------------------------------------------------------------------------------
 
     def _choose_all(self, wanted: Sequence[tuple[str, int]], fetches: list[_GrantFetch]) -> None:
-        """Append to `fetches` one fetch for each partition that has records to grant, at most as many fetches
-        as records that the request may still acquire (`_left`).
+        """Append to `fetches` one `_GrantFetch` for each partition that has records to grant, but at most
+        `_left`: the request may acquire only `_left` more records, so it needs no more partitions.
         """
         for topic_id, partition in wanted:
             if len(fetches) >= self._left:
@@ -170,7 +170,7 @@ class ShareFetch:
         leader = self._leaders.get(*key) or self._leaders.lead(key)
         try:
             return self._begin(leader)
-        except NotLeaderOrFollowerError:  # another thread fenced the share partition after `get`
+        except NotLeaderOrFollowerError:  # Another thread has fenced the share partition after `get`.
             return self._begin(self._leaders.lead(key))
 
     def _begin(self, leader: ShareLeader) -> _GrantFetch | None:
@@ -190,8 +190,8 @@ class ShareFetch:
             if leader.is_fetched:
                 leader.is_missed = True
                 return None
-            # A grant takes at most `want` offsets, and all offsets from `next_new` on are new, so no offset
-            # after these needs to be read.
+            # All offsets from `next_new` on are new, and the grant takes at most `want` of them. So the read
+            # can end with the offset that is given as `enough`.
             fetch = _GrantFetch(leader, offset, max(offset, core.next_new) + want - 1)
             leader.fetcher = weakref.ref(fetch)
             return fetch
@@ -199,7 +199,7 @@ class ShareFetch:
         return leader.ask(begin)
 
     def _ends(self, source: PartitionLog) -> tuple[int, int]:
-        """Return the log start offset, and the end offset of the records that the group may read."""
+        """Return (log start offset, offset after the last record that the group may read)."""
         view = source.view
         if not self._committed:
             return view.start_offset, view.end_offset
@@ -209,8 +209,8 @@ class ShareFetch:
     # --- take ----------------------------------------------------------------------------------
 
     def _take(self, fetch: _GrantFetch, max_bytes: int) -> None:
-        """Read a partition's log, and acquire records. If all records that were read get archived, for
-        example as records of aborted transactions, the next records are read.
+        """Read a partition's log, and acquire records. If none is acquired, for example because all records
+        that were read belong to aborted transactions, read the next records.
         """
         leader, at, reads_left = fetch.leader, -1, self._terms.max_reads
         following: _GrantFetch | None = fetch
@@ -240,7 +240,7 @@ class ShareFetch:
                 min_one=not self._found,
                 large=leader.in_large_batches,
             )
-        except OffsetOutOfRangeError:  # the next fetch begins at the log's start (rule Q23)
+        except OffsetOutOfRangeError:  # The next fetch begins at the log's start (rule Q23).
             start = source.start_offset
             if start > fetch.offset:
                 leader.change(self._turn, lambda core: core.move_log_start(start))
@@ -278,7 +278,7 @@ class ShareFetch:
         return found
 
     def _release(self, fetch: _GrantFetch) -> None:
-        """Free the fetch lock of a fetch that has not granted."""
+        """Free the fetch lock of a fetch, unless its grant has freed it already."""
         leader = fetch.leader
         if leader.fetcher is not None and leader.fetcher() is fetch:
             with leader.lock:

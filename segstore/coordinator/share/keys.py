@@ -1,4 +1,4 @@
-"""`ShareKey`, the name of a share partition: a group, and a partition of a topic (Kafka: SharePartitionKey).
+"""`ShareKey`: identifies a share partition by group, topic id and partition (Kafka: SharePartitionKey).
 
 Nothing is on disk. Threads: immutable values.
 """
@@ -13,22 +13,22 @@ from segstore.integers import INT32_MAX
 
 
 class ShareKey(NamedTuple):
-    """A share partition; `topic_id` is Kafka's base64 text of the topic's id."""
+    """The key of a share partition. `topic_id` is the topic's id as base64 text, as Kafka writes it."""
 
     group: str
     topic_id: str
     partition: int
 
     def __str__(self) -> str:
-        """Return the text of the key, whose Java hash chooses the partition of `__share_group_state` (Kafka:
-        SharePartitionKey.asCoordinatorKey).
+        """Return the key as text (Kafka: SharePartitionKey.asCoordinatorKey). Java's hash of this text
+        chooses the partition of `__share_group_state`.
         """
         return f"{self.group}:{self.topic_id}:{self.partition}"
 
 
 def parse_share_key(text: str) -> ShareKey:
-    """Return the key whose `str` is `text`. A group id may contain colons, so the text is parsed from its
-    end. Raises InvalidRequestError if the form is wrong.
+    """Return the key whose `str` is `text`. A group id may contain colons, so `text` is split at its last two
+    colons. Raises InvalidRequestError if `text` is no key.
     """
     parts = text.rsplit(":", 2)
     if len(parts) == 3 and parts[0] and names.is_topic_id(parts[1]) and _is_partition(parts[2]):

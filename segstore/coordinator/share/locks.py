@@ -1,9 +1,9 @@
-"""`LockTimer`: releases the expired acquisition locks of a store's share partitions in time (Kafka:
+"""`LockTimer`: releases the acquisition locks of a store's share partitions when they expire (Kafka:
 AcquisitionLockTimerTask, one object per batch or offset).
 
 Nothing is on disk. Threads: any; the store's scheduler calls `ring`. `plan` puts a share partition into a
-heap with the expiry time of its earliest lock. If that lock is released or renewed afterwards, the timer
-checks the share partition once too often, which is harmless (rule Q37 of docs/queue-rules.md).
+heap with the expiry time of its earliest lock. If that lock is released or renewed before that time, the
+timer checks the share partition in vain, which is harmless (rule Q37 of docs/queue-rules.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from segstore.storage.scheduler import Scheduler
 
 
 class LockTimer:
-    """Calls `expire` with the share partitions that may have an expired lock. `clock` returns
+    """Calls the function `expire` with the share partitions that may have an expired lock. `clock` returns
     monotonic ms.
     """
 
@@ -40,11 +40,12 @@ class LockTimer:
             return
         with self._lock:
             heappush(self._heap, (due, next(self._count), leader))
-            leader.planned = due  # after the push: an interrupted push is repeated by the next call
+            # `planned` is set after the push: if an interrupt ends the push, the next call repeats it.
+            leader.planned = due
         self._alarm.set(due)
 
     def ring(self) -> None:
-        """Release the expired locks, and plan the next expiry."""
+        """Release the expired locks, and schedule the next call."""
         self._alarm.clear()
         due = self._due(self._clock())
         try:

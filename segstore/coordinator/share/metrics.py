@@ -1,5 +1,5 @@
 """`ShareMetrics`: counters and gauges of a store's share groups, under Kafka's names (Kafka:
-ShareGroupMetrics, SharePartitionMetrics). Kafka's rates are totals here.
+ShareGroupMetrics, SharePartitionMetrics). Kafka has rates where this module has totals.
 
 Nothing is on disk. Threads: any; if two threads count at the same moment, one count may be lost.
 """
@@ -77,7 +77,7 @@ OF_PARTITIONS = (
 
 
 class MeasuredSharePartition(Protocol):
-    """The attributes of a share partition in memory that metrics read."""
+    """A share partition in memory, with the attributes that metrics read."""
 
     core: SharePartition
     topic: str
@@ -89,8 +89,9 @@ class MeasuredSharePartition(Protocol):
 
 
 class ShareMetrics:
-    """The counters of one store. The counters of dead letters are by group: `letters` that were written,
-    `appends` that were tried, and `failures`, after which records got no dead letter.
+    """The counters of one store. Three of them count by group: `letters` the dead letters that were written,
+    `appends` the attempts to append to dead letter topics, and `failures` the failures that left records
+    without a dead letter.
     """
 
     def __init__(self) -> None:
@@ -106,7 +107,7 @@ class ShareMetrics:
         self._load_ms += ms
 
     def acknowledged(self, batches: Sequence[AckBatch]) -> None:
-        """Count acknowledged offsets by type."""
+        """Count acknowledged offsets by the type of acknowledgement."""
         counts = self.acknowledgements
         for first, last, types in batches:
             if len(types) == 1:

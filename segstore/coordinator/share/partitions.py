@@ -2,9 +2,9 @@
 SharePartition.maybeInitialize).
 
 On disk: reads the durable states, and writes the first start offset of each share partition, through
-`state_log`. Threads: any. Each share partition has a lock for calls of its core; a thread that holds it waits
-for nothing. A share partition that was left half changed, by an interrupt or an error of the core, is fenced,
-and loaded again by the next request; only its acquisition locks are lost, as after a crash.
+`state_log`. Threads: any. Each share partition has a lock for calls of its core (`SharePartition`); a thread
+that has this lock waits for nothing. If an interrupt or an error leaves a share partition half changed, it is
+fenced, and the next request loads it again; only its acquisition locks are lost, as after a crash.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ from segstore.weak_values import WeakValues
 
 T = TypeVar("T")
 IDLE_MS = 60_000
-"""Time in ms without a request after which a share partition without locks is dropped from memory."""
+"""A share partition without locks is dropped from memory after this time without a request, in ms."""
 log = Logger("segstore")
 
 
 class ShareTurn:
-    """The outcomes that one call has collected from share partitions: `due` are to be carried out,
-    `under_way` are being written. If an interrupt leaves a turn to be garbage collected before its writes
-    have completed, the share partitions of these writes are fenced: the next request loads them anew.
+    """The outcomes that one call has collected from share partitions: `due` must still be carried out,
+    `under_way` are being carried out. If a turn is garbage-collected before its writes have completed,
+    because an interrupt has ended the call, the share partitions of these writes are fenced: the next
+    request loads them again.
     """
 
     __slots__ = ("__weakref__", "due", "under_way")
@@ -60,8 +61,8 @@ class ShareTurn:
         self.under_way: list[tuple[ShareLeader, Outcome]] = []
 
     def abandon(self) -> None:
-        """Fence the share partitions whose writes have not completed, or whose dead letters were not queued,
-        because only the log knows their state.
+        """Fence the share partitions whose writes have not completed, or whose dead letters were not queued:
+        the next request loads their states from the log.
         """
         for leader, outcome in (*self.due, *self.under_way):
             if outcome.write is not None or outcome.dead_letters:
@@ -70,13 +71,14 @@ class ShareTurn:
 
 class ShareLeader:
     """A share partition in memory, and its lock. If `is_fenced` is set, this object must not be used any
-    more: the next request loads another one.
+    more: the next request loads the share partition into a new object.
 
-    `fetcher` refers weakly to the fetch that has the fetch lock, so the fetch lock is free once that fetch
-    object is gone; `is_missed` is set if another fetch has found the fetch lock taken. `planned` is the time
-    at which the timer next looks at the acquisition locks; `used` is the time of the last request. `writes`
-    maps the tokens of pending writes to their turns; `letters` has the dead letters that are not copied yet.
-    `timeouts` counts the offsets whose locks expired.
+    `fetcher` is a weak reference to the fetch that has the fetch lock; if that fetch is garbage-collected,
+    the fetch lock is free. `is_missed` is set if another fetch has skipped this share partition because the
+    fetch lock was not free. `planned` is the time of the timer's next check of the acquisition locks; `used`
+    is the time of the last request. `writes` maps the token of each pending write to a weak reference to its
+    `ShareTurn`. `letters` has the dead letters that are not copied yet. `timeouts` is the number of offsets
+    whose locks expired.
     """
 
     __slots__ = (
@@ -101,21 +103,23 @@ class ShareLeader:
         return f"<ShareLeader {self.key}>"
 
     def ask(self, event: Callable[[SharePartition], T]) -> T:
-        """Call `event` with `core` under the lock, and return the event's result. The event may change
-        `core`. Raises NotLeaderOrFollowerError if the share partition is fenced, and the errors of the event.
+        """Call `event` with `core` under the lock, and return the result of `event`, which may change `core`.
+        Raises the errors of `event`, and NotLeaderOrFollowerError if the share partition is fenced.
         """
         with self.lock:
             self._begin()
             try:
                 found = event(self.core)
-            except SegstoreError:  # an event raises an error only before its first change
+            except SegstoreError:  # `core` is unchanged: an event raises errors only before its first change.
                 self._changing = False
                 raise
             self._changing = False
             return found
 
     def change(self, turn: ShareTurn, event: Callable[[SharePartition], Outcome]) -> None:
-        """Call `event` with `core` under the lock, and add its outcome to a turn. Raises `ask`'s errors."""
+        """Call `event` with `core` under the lock, and add the event's outcome to `turn`. Raises the errors
+        of `ask`.
+        """
         with self.lock:
             self._begin()
             try:
@@ -129,8 +133,8 @@ class ShareLeader:
             self._changing = False
 
     def _begin(self) -> None:
-        """Mark the beginning of an event. If an earlier event or its turn was interrupted, fence the share
-        partition. Raises NotLeaderOrFollowerError if the share partition is fenced.
+        """Record that an event begins. If an interrupt has ended an earlier event, or a call whose write is
+        pending, fence the share partition. Raises NotLeaderOrFollowerError if the share partition is fenced.
         """
         for turn in self.writes.values():
             if turn() is None:
@@ -138,18 +142,18 @@ class ShareLeader:
         if self.is_fenced or self._changing:
             self.is_fenced = True
             raise NotLeaderOrFollowerError(f"share partition {self.key} is led anew")
-        self._changing = True  # stays True if an interrupt ends the event
+        self._changing = True  # This stays True if an interrupt ends the event.
 
     def expire(self, now: float, limits: Limits) -> Outcome:
-        """Release the expired locks; called within `change`."""
+        """Release the expired locks. Must be called by an event of `change`."""
         outcome = self.core.expire(now, limits)
         if outcome.write is not None:
             self.timeouts += sum(last - first + 1 for first, last, _, _ in outcome.write.batches)
         return outcome
 
     def free(self) -> bool:
-        """Free the fetch lock, and return whether another fetch has found it taken; the caller
-        holds `lock`.
+        """Free the fetch lock. Return whether another fetch has skipped this share partition because the
+        fetch lock was not free. The caller must have `lock`.
         """
         is_missed, self.is_missed, self.fetcher = self.is_missed, False, None
         return is_missed
@@ -161,14 +165,16 @@ class ShareLeader:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether the share partition can be dropped without loss."""
+        """Return whether the share partition can be dropped from memory: no lock, write or dead letter would
+        be lost.
+        """
         busy = self.writes or self.letters or self.is_fetched
         return not busy and self.core.deadline() is None
 
 
 class ShareLeaders:
-    """The share partitions of a store. `redo` gets the dead letters that a load has found (rule Q62 of
-    docs/queue-rules.md).
+    """The share partitions of a store. The function `redo` is called with the dead letters that a load has
+    found (rule Q62 of docs/queue-rules.md).
     """
 
     def __init__(
@@ -198,10 +204,10 @@ class ShareLeaders:
         return None if found is None or found.is_fenced else found
 
     def lead(self, key: ShareKey) -> ShareLeader:
-        """Return a share partition, loaded if it is not in memory. Raises UnknownTopicOrPartitionError;
-        IllegalStateError if it is not initialised, or its state contradicts itself (rule Q61);
-        OffsetNotAvailableError while another thread loads it; StorageError, CorruptRecordError, and the
-        errors of a write of the state.
+        """Return a share partition; load it if it is not in memory. Raises UnknownTopicOrPartitionError,
+        StorageError, CorruptRecordError, and the errors of a write of the state. Raises IllegalStateError if
+        the share partition is not initialised, or if its state contradicts itself (rule Q61), and
+        OffsetNotAvailableError if another thread's load of it takes too long.
         """
         found = self.get(*key)
         if found is not None:
@@ -259,8 +265,8 @@ class ShareLeaders:
         return name
 
     def _begin(self, leader: ShareLeader) -> None:
-        """Find the start offset by share.auto.offset.reset, and make it durable before the first grant (rule
-        Q13).
+        """Find the first start offset by share.auto.offset.reset, and write it to the durable state before
+        any grant (rule Q13).
         """
         limits = self._settings.share_limits(leader.key.group)
         offset = self._reset(leader.log, self._settings.share_reset(leader.key.group))
@@ -284,19 +290,23 @@ class ShareLeaders:
     # --- removal ---------------------------------------------------------------------------------
 
     def fence(self, keys: Iterable[ShareKey]) -> set[str]:
-        """Drop share partitions that must not go on (rule Q60); return their groups."""
+        """Drop share partitions from memory because they must not be used any more (rule Q60). Return the
+        groups of those that were in memory.
+        """
         return {key.group for key in keys if self._drop(key)}
 
     def fence_group(self, group: str) -> None:
-        """Drop all share partitions of a group."""
+        """Drop all share partitions of a group from memory."""
         self.fence([leader.key for leader in self.all() if leader.key.group == group])
 
     def fence_topic(self, topic_id: str) -> set[str]:
-        """Drop the share partitions of a deleted topic (rule Q46); return their groups."""
+        """Drop the share partitions of a deleted topic from memory (rule Q46). Return their groups."""
         return self.fence([leader.key for leader in self.all() if leader.key.topic_id == topic_id])
 
     def drop_idle(self) -> None:
-        """Drop share partitions without locks that had no request for IDLE_MS (rule Q106)."""
+        """Drop from memory the share partitions that have no locks and had no request for IDLE_MS (rule
+        Q106).
+        """
         before = self._clock() - IDLE_MS
         for leader in self.all():
             if leader.used <= before:
@@ -317,7 +327,9 @@ class ShareLeaders:
 
 
 class _Load:
-    """A load of one share partition. Other threads wait for the lock of the load for a bounded time."""
+    """A load of one share partition. Threads that wait for its `lock` get OffsetNotAvailableError after a
+    time limit.
+    """
 
     def __init__(self, key: ShareKey) -> None:
         def late() -> OffsetNotAvailableError:

@@ -1,7 +1,7 @@
-"""Reads the headers of record batches for a share group's fetch, to find the offsets that the log has, and
-their positions (Kafka: ReplicaManager.readFromLog, ShareFetchUtils).
+"""Reads the headers of record batches for a share group's fetch, to find the offsets and file positions of
+the batches (Kafka: ReplicaManager.readFromLog, ShareFetchUtils).
 
-On disk: only headers are read, together with neighbouring records if batches are small. Threads: any, without
+On disk: reads whole chunks of the log if batches are small, else only their headers. Threads: any, without
 locks.
 """
 
@@ -24,13 +24,13 @@ from segstore.storage.transfer.stretch import StoredBatches, Stretch
 
 _LEAST, _MOST = 4 << 10, 64 << 10
 _OF_ONE = 256
-"""The size of a read in bytes is `_OF_ONE` for each wanted record, at least `_LEAST`, at most `_MOST`."""
+"""A read has `_OF_ONE` bytes for each wanted record, but at least `_LEAST` and at most `_MOST` bytes."""
 
 
 class BatchesRead(NamedTuple):
-    """Record batches of one segment, in order. `positions` has the positions of the batches in the file of
-    `stretch`, and the position after the last batch; `end` is the offset after the last batch. `aborted` has
-    the offsets of aborted transactions, for a group that reads only committed records.
+    """Record batches of one segment, in order. `positions` has the file position of each batch, and the
+    position after the last batch. `end` is the offset after the last batch. If the group reads only
+    committed records, `aborted` has the offsets of aborted transactions; else it is empty.
     """
 
     batches: Sequence[ReadBatch]
@@ -42,11 +42,15 @@ class BatchesRead(NamedTuple):
 
     @property
     def are_large(self) -> bool:
-        """Return whether the batches are so large that single reads of their headers are faster."""
+        """Return whether the batches are so large that it is faster to read each header by itself than to
+        read whole batches.
+        """
         return self.positions[-1] - self.positions[0] > LARGE * len(self.batches)
 
     def of(self, first: int, last: int) -> Stretch:
-        """Return the whole batches from the one with offset `first` to the one with offset `last`."""
+        """Return a Stretch of whole batches: from the batch with offset `first` to the batch with offset
+        `last`.
+        """
         lasts = [batch.last for batch in self.batches]
         begin, end = bisect_left(lasts, first), bisect_left(lasts, last) + 1
         assert self.handle is not None
@@ -67,9 +71,10 @@ def read_batches(
     min_one: bool,
     large: bool,
 ) -> BatchesRead | None:
-    """Return batches of at most `max_bytes`, from the batch that has `offset` to at most the batch that has
-    the offset `enough`; None if there is no such batch. With `min_one` the first batch may be larger than
-    `max_bytes`. `large` is `are_large` of the last read of this log.
+    """Return batches with at most `max_bytes` bytes in total: the first has the offset `offset`, and none
+    follows the batch with the offset `enough`. If `min_one` is True, the first batch may be larger than
+    `max_bytes`. Return None if there is no batch to return. `large` is `are_large` of the last read of this
+    log.
 
     Raises OffsetOutOfRangeError, CorruptRecordError, StorageError, StoreClosedError.
     """
@@ -120,7 +125,7 @@ def _headers(
 
 
 def _aborted(source: PartitionLog, batches: Sequence[ReadBatch]) -> list[OffsetRange]:
-    """Return the offsets of batches that belong to aborted transactions (rule Q44)."""
+    """Return the offsets of those of `batches` that belong to aborted transactions (rule Q44)."""
     rows = outcomes(source).aborted
     overlapping = rows[(rows[:, 2] >= batches[0].base) & (rows[:, 1] <= batches[-1].last)].tolist()
     return [

@@ -1,9 +1,10 @@
-"""`ShareCoordinator`: grants records to the members of a store's share groups, and takes their
+"""`ShareCoordinator`: grants records to the members of a store's share groups, and applies the members'
 acknowledgements (KIP-932; Kafka: SharePartitionManager). A store has one ShareCoordinator.
 
 On disk: reads logs; writes the state of acknowledged records through `state_log`, and dead letters through
 `dead_letters`. Threads: any; a thread waits for the disk work of another thread only in a write of state. No
-method waits for records: `on_available` and the store's publications signal when to ask again.
+method waits for records: a caller that got none calls `acquire` again after a call of the `wake` that it has
+registered by `on_available`, or after `Store.publications` has changed.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ At = tuple[str, int]
 
 class ShareOffsets(NamedTuple):
     """The durable state of a share partition as tools show it (rule Q97 of docs/queue-rules.md): the start
-    offset, -1 if it is not known, the leader epoch, and the lag, -1 if it is not known.
+    offset, the leader epoch, and the lag. A start offset or lag of -1 is not known.
     """
 
     start: int
@@ -76,7 +77,8 @@ class ShareCoordinator:
         )
         self._letters.settle = self._effects.settle
         self._closed = False
-        me = weakref.ref(self)  # the scheduler must not keep an unused store alive
+        # This is a weak reference, because the scheduler must not keep an unused store alive.
+        me = weakref.ref(self)
         self._context.scheduler.every(IDLE_MS / 1000, partial(_upkeep, me))
         store.on_topic_deleted(self._topic_deleted)
         store._families.append(self.metrics)
@@ -86,11 +88,11 @@ class ShareCoordinator:
     def acquire(
         self, group: str, member: str, wanted: Sequence[At], terms: AcquireTerms = DEFAULT_TERMS
     ) -> list[AcquiredPartition]:
-        """Acquire records of the `wanted` partitions for a member, in that order. Return the partitions with
-        acquired records or an error, without a wait for records.
+        """Acquire records of the `wanted` partitions for a member, in the order of `wanted`. Return the
+        partitions that have acquired records, or an error. Does not wait for records.
 
-        Errors of a partition: UnknownTopicOrPartitionError; IllegalStateError if the partition is not
-        initialised for the group; OffsetNotAvailableError, StorageError, CorruptRecordError. Raises
+        Errors of a partition: UnknownTopicOrPartitionError, OffsetNotAvailableError, StorageError,
+        CorruptRecordError, and IllegalStateError if the partition is not initialised for the group. Raises
         StoreClosedError, ForkedError.
         """
         self._context.check_writable()
@@ -103,21 +105,21 @@ class ShareCoordinator:
         return fetch.acquire(wanted)
 
     def cancel(self, acquisition: AcquiredPartition) -> None:
-        """Take back an acquisition whose answer can't be sent: its records become available with their
-        earlier delivery count (rule Q94).
+        """Undo an acquisition, because the answer with its records can't be sent: the records become
+        available with the delivery count that they had before the acquisition (rule Q94).
         """
         leader = acquisition.leader
         if leader is not None:
             self._change([leader], lambda core: core.ungrant(acquisition.token))
 
     def lock_timeout_ms(self, group: str) -> int:
-        """Return the duration in ms of a lock that is acquired now."""
+        """Return the duration in ms of the locks that `acquire` takes now."""
         return int(self._settings.share_limits(group).lock_ms)
 
     def on_available(self, group: str, wake: Wake) -> ShareWaiter:
-        """Register `wake`, which any thread calls when records of a group become available, or the window of
-        a share partition moves. New appends do not call `wake`: the store's publications signal
-        them. `wake` must not wait or raise.
+        """Register `wake`. Any thread calls it when a group's records become available again, or when the
+        limit of offsets in flight allows one of the group's share partitions to grant new records again. An
+        append does not call `wake`: the store's publications signal appends. `wake` must not wait or raise.
         """
         return self._waiters.add(group, wake)
 
@@ -129,7 +131,7 @@ class ShareCoordinator:
         try:
             return any(self._may_wait(self._leaders.get(group, *at)) for at in partitions)
         except SegstoreError:
-            return True  # `acquire` or `acknowledge` meets the same error, and reports it
+            return True  # `acquire` or `acknowledge` will run into this error, and report it.
 
     def _may_wait(self, leader: ShareLeader | None) -> bool:
         if leader is None or self._states.write_may_wait(leader.key):
@@ -143,14 +145,16 @@ class ShareCoordinator:
     def acknowledge(
         self, group: str, member: str, batches: Mapping[At, Sequence[AckBatch]]
     ) -> dict[At, SegstoreError | None]:
-        """Apply a member's acknowledgements. Return, for each partition, None if its acknowledgements are in
-        the log, or the error. If one acknowledgement of a partition is invalid, all of the partition's are
-        refused except the renewals before it (rule Q31). The states of all partitions are written together.
+        """Apply a member's acknowledgements. Return a dict from each partition to its error, or to None once
+        its acknowledgements are durable. If one acknowledgement of a partition is invalid, only the renewals
+        before it are applied, and the partition's other acknowledgements are refused (rule Q31). The states
+        of all partitions are written together.
 
-        Errors: InvalidRecordStateError and InvalidRequestError for an invalid acknowledgement;
-        UnknownTopicOrPartitionError if nothing of the partition was acquired since this process began;
-        NotLeaderOrFollowerError if the share partition was loaded anew; StorageError and other errors of the
-        log, after which the member still has the records. Raises StoreClosedError, ForkedError.
+        Errors of a partition: InvalidRecordStateError and InvalidRequestError for an invalid
+        acknowledgement; UnknownTopicOrPartitionError if the share partition is not in memory;
+        NotLeaderOrFollowerError if the share partition was fenced; StorageError and the other errors of
+        `StateLog.write`, after which the records are still locked by the member. Raises StoreClosedError,
+        ForkedError.
         """
         self._context.check_writable()
         limits, now = self._settings.share(group).limits, self._clock()
@@ -177,8 +181,8 @@ class ShareCoordinator:
         return found
 
     def release(self, group: str, member: str, partitions: Iterable[At]) -> None:
-        """Release all records that a member has acquired in these partitions, because its session was closed
-        (rule Q35). If a release can't be written, the error is logged, and the records' locks expire later.
+        """Release all records that a member has acquired in the partitions, because the member's session
+        was closed (rule Q35). If a release can't be written, the error is logged, and the locks expire later.
         """
         self._context.check_writable()
         limits, now = self._settings.share_limits(group), self._clock()
@@ -189,18 +193,18 @@ class ShareCoordinator:
     # --- removal of share partitions ---------------------------------------------------------------
 
     def fence(self, keys: Iterable[ShareKey]) -> None:
-        """Drop share partitions whose state was changed or deleted by another request. Their acquisition
-        locks are lost, and running acknowledgements get NotLeaderOrFollowerError.
+        """Drop share partitions from memory, because another request has changed or deleted their states.
+        Their acquisition locks are lost. Acknowledgements that are under way get NotLeaderOrFollowerError.
         """
         for group in self._leaders.fence(keys):
             self._waiters.wake(group)
 
     def drop_group(self, group: str) -> None:
-        """Drop the share partitions of a group whose last session was closed (rule Q60)."""
+        """Drop a group's share partitions from memory, because its last session was closed (rule Q60)."""
         self._leaders.fence_group(group)
 
     def drop_idle(self) -> None:
-        """Drop idle share partitions in which no record is locked; the scheduler calls this regularly."""
+        """Drop idle share partitions, which have no locks, from memory. The scheduler calls this often."""
         self._leaders.drop_idle()
 
     def _topic_deleted(self, _: Store, topic: str, topic_id: str) -> None:
@@ -210,9 +214,9 @@ class ShareCoordinator:
     # --- queries ---------------------------------------------------------------------------------
 
     def offsets(self, group: str, keys: Iterable[ShareKey] | None = None) -> dict[ShareKey, ShareOffsets]:
-        """Return the durable start offset, the leader epoch and the lag of share partitions, by default of
-        the group's initialised share partitions. The start offset is -1 if a share partition is not
-        initialised (Kafka: ReadShareGroupStateSummary).
+        """Return the durable start offset, the leader epoch and the lag of share partitions (Kafka:
+        ReadShareGroupStateSummary). If `keys` is None, these are all initialised share partitions of the
+        group. The start offset of a share partition that is not initialised is -1.
         """
         wanted = self._states.keys_of(group) if keys is None else keys
         return {key: self._offsets(key) for key in wanted}
@@ -227,7 +231,7 @@ class ShareCoordinator:
                 source = self._store.partition(self._leaders.topic_of(key), key.partition)
                 lag = source.high_watermark - state.start - state.complete
             except SegstoreError:
-                lag = -1  # the topic was deleted, or can't be read
+                lag = -1  # The topic was deleted, or can't be read.
         return ShareOffsets(state.start, state.leader_epoch, lag)
 
     def metrics(self) -> list[Family]:
@@ -241,19 +245,20 @@ class ShareCoordinator:
             self._effects.expire(leaders)
 
     def _change(self, leaders: Iterable[ShareLeader], event: Event) -> None:
-        """Run an event in share partitions; errors of the writes that follow are only logged."""
+        """Call `event` for each share partition, and carry out the outcomes; errors of writes are logged."""
         turn = ShareTurn()
         try:
             for leader in leaders:
-                with suppress(NotLeaderOrFollowerError):  # a fenced share partition does not need the event
+                # A fenced share partition has no locks any more, so it does not need the event.
+                with suppress(NotLeaderOrFollowerError):
                     leader.change(turn, event)
             self._effects.settle(turn)
         finally:
             turn.abandon()
 
     def close(self) -> None:
-        """Drop all share partitions with their locks, and wake waiting fetches, because the store is being
-        closed. Dead letters that wait for the disk are copied after the next open.
+        """Drop all share partitions and their locks from memory, and wake waiting fetches, because the store
+        is being closed. Dead letters that can't be copied now are copied after the next open of the store.
         """
         self._closed = True
         self._timer.stop()
@@ -273,7 +278,7 @@ def _unknown(group: str, at: At) -> UnknownTopicOrPartitionError:
 
 
 def _upkeep(ref: Callable[[], ShareCoordinator | None]) -> None:
-    """Run the scheduler's regular task."""
+    """Call `drop_idle` for the scheduler, if the coordinator still exists."""
     coordinator = ref()
     if coordinator is not None:
         coordinator.drop_idle()

@@ -1,5 +1,5 @@
-"""`doubts`: the faults in the effective records of `__share_group_state`: the last snapshot of each share
-partition, and the updates after that snapshot.
+"""`doubts`: finds faults in the effective records of `__share_group_state`. These are the last snapshot of
+each share partition, and the updates after that snapshot.
 
 On disk: only reads. Threads: any; functions without state.
 """
@@ -30,8 +30,8 @@ class Doubt(NamedTuple):
 
 
 def doubts(source: PartitionLog) -> list[Doubt]:
-    """Return the faults in the batches of effective records. Records that can't be decoded are left out.
-    Raises CorruptRecordError, StorageError.
+    """Return the faults in the state batches of the records that make up the present states. Ignore records
+    that can't be decoded. Raises CorruptRecordError, StorageError.
     """
     found: dict[ShareKey, list[Doubt]] = {}
     for records in reads(source, source.start_offset, source.end_offset):
@@ -44,8 +44,8 @@ def doubts(source: PartitionLog) -> list[Doubt]:
 
 
 def _take(found: dict[ShareKey, list[Doubt]], at: int, key: bytes, value: bytes | None) -> None:
-    """Check a record, and collect its faults. Raises ValueError, UnsupportedVersionError if it can't be
-    decoded.
+    """Check a record, and add its faults to `found`; a snapshot or tombstone first removes the faults of
+    earlier records. Raises ValueError or UnsupportedVersionError if the record can't be decoded.
     """
     kind = kind_of(key, "a share partition")
     if kind > max(StateKind):

@@ -53,7 +53,8 @@ class StateLog:
         self._lock = Mutex()
         self._partitions: dict[int, StatePartition] = {}
         self._closed = False
-        me = weakref.ref(self)  # the scheduler must not keep an unused store alive
+        # This is a weak reference, because the scheduler must not keep an unused store alive.
+        me = weakref.ref(self)
         every = store.context.scheduler.every
         config = self._config
         every(config.share_coordinator_state_topic_prune_interval_ms / 1000, partial(_run, me, "prune"))
@@ -67,13 +68,13 @@ class StateLog:
     # --- states --------------------------------------------------------------------------------
 
     def partition_for(self, key: ShareKey) -> int:
-        """Return the partition of `__share_group_state` for the share partition's records."""
+        """Return the number of the partition of `__share_group_state` for a share partition's records."""
         return self._topic.seen().partition_for(key)
 
     def read(self, key: ShareKey) -> Durable | None:
-        """Return the state of a share partition; None if it is not initialised, or was deleted. Raises
-        CorruptRecordError, StorageError, OffsetNotAvailableError; UnsupportedVersionError for a record of a
-        newer version.
+        """Return the state of a share partition; None if it was never initialised, or was deleted. Raises
+        CorruptRecordError, StorageError, OffsetNotAvailableError, and UnsupportedVersionError if a record has
+        a newer version.
         """
 
         def find(table: StateTable) -> Durable | None:
@@ -91,46 +92,50 @@ class StateLog:
         return self._keys(lambda _: True)
 
     def initialise(self, states: Mapping[ShareKey, tuple[int, int]]) -> None:
-        """Begin share partitions anew, each with (state epoch, start offset); -1 stands for an unknown start
-        offset (Kafka: InitializeShareGroupState). The topic is created if it is missing.
+        """Set share partitions to new states without batches (Kafka: InitializeShareGroupState). A value of
+        `states` is (state epoch, start offset); the start offset is -1 if it is not known. If
+        `__share_group_state` is missing, it is created.
 
-        Raises FencedStateEpochError if a larger state epoch is known, UnknownTopicOrPartitionError,
-        InvalidRequestError, StorageError, OffsetNotAvailableError, and the errors of replicas; the share
-        partitions that had no error are initialised all the same.
+        Raises UnknownTopicOrPartitionError, InvalidRequestError, StorageError, OffsetNotAvailableError, the
+        errors of replicas, and FencedStateEpochError if a share partition already has a larger state epoch.
+        An error of one share partition does not prevent the initialisation of another.
         """
         if states:
             self._topic.make()
         self._raising([InitialiseRequest(key, *state) for key, state in states.items()])
 
     def write(self, writes: Mapping[ShareKey, Update]) -> dict[ShareKey, SegstoreError | None]:
-        """Change states; return, for each share partition, None once the change is in the log, or the error
-        (Kafka: WriteShareGroupState). The changes in one partition of the topic are one append, which also
-        has the changes that other threads make at the same time.
+        """Change states (Kafka: WriteShareGroupState). Return a dict from each share partition to its error,
+        or to None once its change is in the log. All changes in one partition of `__share_group_state`,
+        including those that other threads make at the same time, are one append.
 
-        Errors: InvalidRequestError if the share partition is not initialised, or a number is invalid;
-        FencedStateEpochError, FencedLeaderEpochError for an epoch below the known one;
-        UnknownTopicOrPartitionError; NotEnoughReplicasError. Nothing was written after any of these, or after
-        OffsetNotAvailableError unless its text names an interrupt. After any other error the change may be in
-        the log; the next call reads the log to find out.
+        These errors mean that the change was not written: UnknownTopicOrPartitionError;
+        NotEnoughReplicasError; InvalidRequestError if the share partition is not initialised, or a number is
+        invalid; FencedStateEpochError or FencedLeaderEpochError if the state has a larger epoch; and
+        OffsetNotAvailableError, unless its text names an interrupt. After any other error the change may be
+        in the log or not; the next call reads the log to find out.
         """
         requests = list(starmap(UpdateRequest, writes.items()))
         self._write(requests)
         return {request.key: request.error for request in requests}
 
     def write_may_wait(self, key: ShareKey) -> bool:
-        """Return whether `write` of a state may wait for disks, replicas or other threads."""
+        """Return whether `write` of this share partition's state may wait for a disk, for replicas or for
+        another thread.
+        """
         state_partition = self._partitions.get(self.partition_for(key))
         return state_partition is None or state_partition.may_wait
 
     def raise_epoch(self, key: ShareKey, state_epoch: int, durable: Durable) -> None:
-        """Replace a state by `durable` with this state epoch; its start may be lower than before. Raises the
-        errors of `initialise`.
+        """Replace a share partition's state by `durable`, with the state epoch `state_epoch`. The start may
+        be lower than before. Raises the errors of `initialise`.
         """
         self._raising([RaiseRequest(key, state_epoch, durable)])
 
     def delete(self, keys: Iterable[ShareKey]) -> None:
-        """Delete states; missing states are ignored (Kafka: DeleteShareGroupState). Raises the errors of
-        `initialise`, except FencedStateEpochError and UnknownTopicOrPartitionError.
+        """Delete the states of share partitions; a key without a state is ignored (Kafka:
+        DeleteShareGroupState). Raises the errors of `initialise`, except FencedStateEpochError and
+        UnknownTopicOrPartitionError.
         """
         self._raising([TombstoneRequest(key) for key in keys])
 
@@ -146,8 +151,8 @@ class StateLog:
     # --- background ----------------------------------------------------------------------------
 
     def prune(self) -> None:
-        """Delete the records before the latest snapshots of all share partitions, in the loaded partitions of
-        the topic. Raises StorageError, OffsetNotAvailableError.
+        """In each partition of `__share_group_state` that is in memory, delete the records before the oldest
+        of the share partitions' latest snapshots. Raises StorageError, OffsetNotAvailableError.
         """
         for state_partition in self._read():
             self._prune(state_partition)
@@ -165,9 +170,9 @@ class StateLog:
 
     def snapshot_cold(self) -> None:
         """Write a snapshot of each share partition whose last snapshot is older than
-        share.coordinator.cold.partition.snapshot.interval.ms, so that old snapshots don't block `prune`.
-        Nothing is written to a partition of the topic if the last snapshots of all its share partitions were
-        written by this method. Raises the errors of `delete`.
+        share.coordinator.cold.partition.snapshot.interval.ms, so that old snapshots don't block `prune`. Skip
+        a partition of `__share_group_state` if all last snapshots in it were written by this method. Raises
+        the errors of `delete`.
         """
         before = self._clock() - self._config.share_coordinator_cold_partition_snapshot_interval_ms
         for state_partition in self._read():
@@ -223,18 +228,18 @@ def _raise_first(requests: Sequence[StateRequest]) -> None:
 
 
 def _cold(table: StateTable, before: int) -> list[ShareKey]:
-    """Return the share partitions whose last snapshot was written at `before` or earlier. Return none if
-    `snapshot_cold` has written the last snapshot of every share partition.
+    """Return the share partitions whose last snapshot was written at the time `before` or earlier. If
+    `snapshot_cold` has written the last snapshots of all share partitions, return an empty list.
     """
     heads = list(table.heads())
-    # a snapshot that `snapshot_cold` repeats keeps its creation time, and gets a new write time
+    # Only a snapshot that `snapshot_cold` has written has different times of creation and of writing.
     if all(state.created_ms != state.written_ms for _, state in heads):
         return []
     return [key for key, state in heads if state.written_ms <= before]
 
 
 def _run(ref: Callable[[], StateLog | None], task: str) -> None:
-    """Run one of the scheduler's tasks."""
+    """Run the task "prune" or "snapshot_cold" for the scheduler, and log its error."""
     state_log = ref()
     if state_log is None or state_log._closed:
         return
@@ -245,7 +250,9 @@ def _run(ref: Callable[[], StateLog | None], task: str) -> None:
 
 
 def forget_topic(store: Store, topic: str, topic_id: str) -> None:
-    """Delete the states of a deleted topic's share partitions; a later topic of this name has another id."""
+    """Delete the states of a deleted topic's share partitions. If the topic is `__share_group_state` itself,
+    drop all states from memory. Errors are logged.
+    """
     part = existing(store, StateLog) if topic == TOPIC else shared(store, StateLog)
     try:
         if part is not None:

@@ -1,9 +1,9 @@
 """`StatePartition`: one partition of `__share_group_state`, read and written under its lock.
 
-On disk: appends records. Threads: any. A change is appended to the log before memory is changed. Requests
-that wait for the lock at the same time become one append, made by the thread that gets the lock. While no
-replica leads, or the leader does not yet show all committed records, a request does not wait under the lock,
-but gets OffsetNotAvailableError, and may be repeated. A write waits under the lock for the replicas, at most
+On disk: appends records. Threads: any. A change is appended to the log before memory is changed. The thread
+that gets the lock makes one append for its own requests and all other requests that wait for the lock. A
+request gets OffsetNotAvailableError, and may be repeated, while the partition has no leader, or while its
+leader does not yet show all committed records. A write waits under the lock for the replicas, at most
 share.coordinator.write.timeout.ms.
 """
 
@@ -44,14 +44,14 @@ class _Drafted(NamedTuple):
     value: bytes | None
 
 
-# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
+# Calling `tuple.__new__`, which is C code, is faster than calling the class, whose `__new__` is Python code.
 _drafted: Callable[[tuple[Any, ...]], _Drafted] = partial(tuple.__new__, _Drafted)
 _terms: Callable[[tuple[Any, ...]], StateTerms] = partial(tuple.__new__, StateTerms)
 
 
 class StatePartition:
-    """One partition of the topic. `is_sure` is True if readers see all appended records, False after an
-    append that timed out or was interrupted, whose records may be committed later.
+    """One partition of `__share_group_state`. `_is_sure` is False after an append that timed out or was
+    interrupted, because its records may be committed later; it is True if readers see all appended records.
     """
 
     def __init__(self, number: int, topic: StateTopic, config: StoreConfig, clock: Clock) -> None:
@@ -92,9 +92,11 @@ class StatePartition:
             return self._table
         source = self._topic.log(self.number)
         if source is None:
-            return StateTable(self._updates_per_snapshot)  # the table of a missing topic is not cached
+            # The partition does not exist, but may be created later. So its empty table is not stored.
+            return StateTable(self._updates_per_snapshot)
         source.check_committed()
-        # read before the load: records that become visible after the load are not in `table`
+        # `shows_all` is read before the load: if it became True only after the load, `table` might lack
+        # records.
         is_sure = self._is_sure or source.shows_all
         table = load(source, self._updates_per_snapshot)
         if is_sure and not self._is_writing:
@@ -105,8 +107,8 @@ class StatePartition:
 
     @property
     def may_wait(self) -> bool:
-        """Return whether a write may wait for another write, for a load of the log, for replicas or for the
-        disk. Takes no lock.
+        """Return whether a write may wait for another write, a load of the log, replicas or a disk. Takes no
+        lock.
         """
         if self._table is None or not self._is_sure:
             return True
@@ -115,7 +117,8 @@ class StatePartition:
 
     def write(self, requests: Sequence[StateRequest]) -> None:
         """Write the records of requests, and set the requests' outcomes. Raises OffsetNotAvailableError if
-        the lock is not free in time; another thread may have written the requests, or may still write them.
+        this thread does not get the lock in time. Another thread may then have written some of the requests,
+        which `is_done` shows, or may still be writing them.
         """
         if self._lock._is_owned():
             raise refused(under_way(), "write()")
@@ -126,12 +129,13 @@ class StatePartition:
                     if not request.is_done:
                         self._write_all()
         finally:
-            if self._queue:  # after an interrupt or a timeout no other thread may write them
+            # After an interrupt or a timeout, no other thread may begin to write these requests.
+            if self._queue:
                 with suppress(ValueError):
                     self._queue.remove(requests)
 
     def _write_all(self) -> None:
-        """Write all queued requests, including this thread's own."""
+        """Write all queued requests: those of this thread, and those of threads that wait for the lock."""
         queued: list[StateRequest] = []
         try:
             while self._queue:
@@ -165,8 +169,8 @@ class StatePartition:
             )
 
     def _draft(self, table: StateTable, waiting: deque[StateRequest], terms: StateTerms) -> list[_Drafted]:
-        """Take requests from `waiting` for one append, and return their records; requests that need no
-        record, or are refused, get their outcomes.
+        """Remove requests from `waiting`, and return their records, for one append. Requests that need no
+        record, or are refused, get their outcomes, and add no record.
         """
         drafted: list[_Drafted] = []
         ahead: dict[ShareKey, Ahead] = {}
@@ -190,8 +194,8 @@ class StatePartition:
         return drafted
 
     def _append(self, table: StateTable, drafted: list[_Drafted], seen: TopicsSeen, now: int) -> None:
-        """Append records, then change the table. If the outcome is unknown, the table is dropped, and the log
-        is loaded before the next write.
+        """Append records, then apply them to the table. If it is unknown whether an append succeeded, the
+        table is dropped, and the log is loaded before the next write.
         """
         try:
             if not seen.is_ours:
@@ -218,19 +222,19 @@ class StatePartition:
         for at, (request, change, _, _) in enumerate(drafted, first):
             table.apply(change, at)
             request.end()
-        # The new records are committed, so all records that were appended before them are committed too.
+        # The new records are committed, and so are all records before them.
         self._table, self._is_sure = table, True
 
 
 def _end(requests: Sequence[StateRequest], error: SegstoreError) -> None:
-    """Fail the requests that have no outcome yet."""
+    """Set `error` as the outcome of the requests that have no outcome yet."""
     for request in requests:
         if not request.is_done:
             request.end(copy_of(error))
 
 
 def _encoded(request: StateRequest, change: StateChange) -> _Drafted:
-    """Return the encoded record of a change. Raises InvalidArgumentError."""
+    """Return a request with its change and encoded record. Raises InvalidArgumentError."""
     key, snapshot, delta = change
     if delta is not None:
         return _drafted((request, change, state_key(StateKind.UPDATE, key), update_value(delta)))
@@ -239,8 +243,8 @@ def _encoded(request: StateRequest, change: StateChange) -> _Drafted:
 
 
 def _fitting(drafted: list[_Drafted], most: int) -> list[_Drafted]:
-    """Return the records with at most `most` bytes in key and value; the requests of larger records fail with
-    RecordTooLargeError.
+    """Return the records whose key and value have at most `most` bytes, and end the requests of larger
+    records with RecordTooLargeError.
     """
     fitting = []
     for each in drafted:
@@ -253,9 +257,11 @@ def _fitting(drafted: list[_Drafted], most: int) -> list[_Drafted]:
 
 
 def _is_unwritten(error: SegstoreError, target: PartitionLog, end: int) -> bool:
-    """Return whether a failed append left nothing in the log, which ended at `end` before the append."""
-    # With replicas a StorageError leaves the outcome open: the disk may have refused only the sync, or
-    # another replica may have the records.
+    """Return whether it is certain that a failed append has left no record in the log. `end` is the log end
+    offset before the append.
+    """
+    # If the log has replicas, its records may survive a StorageError: perhaps only the sync has failed, or
+    # another replica has the records.
     if may_be_written(error) or (target.has_replicas and isinstance(error, StorageError)):
         return False
     try:

@@ -1,5 +1,5 @@
-"""Requests for writes to `__share_group_state`. A request's `change` returns the record to write, or raises
-an error if the state forbids the write (Kafka: ShareCoordinatorShard).
+"""Requests for writes to `__share_group_state`. The `change` method of a request returns the record to write,
+or raises an error if the present state forbids the write (Kafka: ShareCoordinatorShard).
 
 Nothing is on disk. Threads: a request belongs first to the thread that made it, then to the thread that
 writes it.
@@ -22,20 +22,20 @@ from segstore.errors import (
     SegstoreError,
 )
 
-# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
+# Calling `tuple.__new__`, which is C code, is faster than calling the class, whose `__new__` is Python code.
 _change: Callable[[tuple[Any, ...]], StateChange] = partial(tuple.__new__, StateChange)
 _delta: Callable[[tuple[Any, ...]], StateDelta] = partial(tuple.__new__, StateDelta)
 UNKNOWN = -1
-"""The value of a start that does not change, or of a count that is not known."""
+"""The value of `start` if the start offset does not change, and of a count that is not known."""
 _NUMBERS = ("state epoch", "leader epoch", "start", "complete count")
 _LEAST = (0, 0, UNKNOWN, UNKNOWN)
 DURABLE_STATES = frozenset(RecordState) - {RecordState.ACQUIRED}
 
 
 class StateTerms(NamedTuple):
-    """The terms of all requests of one append: its time in ms since the epoch, the number of updates after
-    which a snapshot is due, and a function that raises UnknownTopicOrPartitionError for a share partition
-    whose topic was deleted.
+    """The common inputs of all requests of one append: the time of the append in ms since the epoch, the
+    number of updates after which a snapshot is due, and a function that raises
+    UnknownTopicOrPartitionError for a share partition whose topic or partition does not exist.
     """
 
     now: int
@@ -44,9 +44,10 @@ class StateTerms(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """The effect of the records that one append already has for a share partition. `updates` is the number of
-    these records, `head` the state after them, whose batches are not up to date. If one of the records is no
-    ShareUpdate, `head` is None: no other record may follow it in the append.
+    """The effect of the records of one share partition that an append already has. `updates` is the number of
+    these records. `head` is the share partition's state after them, except that its batches are older. If one
+    of the records is not a ShareUpdate, `head` is None: the append can have no more records of this share
+    partition.
     """
 
     head: Durable | None
@@ -54,7 +55,7 @@ class Ahead(NamedTuple):
 
 
 def ahead_of(current: SharePartitionState | None, before: Ahead | None, change: StateChange) -> Ahead:
-    """Return the `Ahead` of a share partition after one more record in the append, `change`."""
+    """Return the `Ahead` of a share partition after the append has got one more record, `change`."""
     head = _head(current, before)
     if change.delta is None or head is None:
         return Ahead(None, 0)
@@ -69,9 +70,9 @@ def _head(current: SharePartitionState | None, before: Ahead | None) -> Durable 
 
 class Update(NamedTuple):
     """A change of a share partition's state (Kafka: WriteShareGroupState). `start` is the start offset before
-    the change, -1 if it is not known; `complete` is the count after the change. If `lead` is True (Kafka:
-    ReadShareGroupState), the record sets the state's leader epoch to `leader_epoch`, and is not written if it
-    would change nothing. Otherwise the record keeps the state's leader epoch.
+    the change, -1 if it is not known. `complete` is the number of acknowledged or archived offsets after the
+    change. If `lead` is True (Kafka: ReadShareGroupState), the state's leader epoch becomes `leader_epoch`,
+    and nothing is written if the state would not change. If `lead` is False, the leader epoch stays.
     """
 
     state_epoch: int
@@ -83,8 +84,8 @@ class Update(NamedTuple):
 
 
 class StateRequest:
-    """A request for a record of a share partition. `is_done` is True once the record was written, no record
-    is needed, or `error` is set.
+    """A request to write a record of a share partition. `is_done` is True if the record was written, if no
+    record is needed, or if `error` is set.
     """
 
     __slots__ = ("error", "is_done", "key")
@@ -94,19 +95,21 @@ class StateRequest:
         self.error: SegstoreError | None = None
 
     def end(self, error: SegstoreError | None = None) -> None:
-        """Set the outcome."""
+        """Mark the request as done. `error` is None if it has succeeded."""
         self.error, self.is_done = error, True
 
     def change(
         self, current: SharePartitionState | None, ahead: Ahead | None, terms: StateTerms
     ) -> StateChange | None:
-        """Return the record to write, None if none is needed. Raises SegstoreError if the request
-        is refused.
+        """Return the record to write; None if no record is needed. Raises a SegstoreError if the request is
+        refused.
         """
         raise NotImplementedError
 
     def may_follow(self, current: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
-        """Return whether this request may be in one append with earlier requests of its share partition."""
+        """Return whether this request may be in the same append as the earlier requests of its share
+        partition.
+        """
         return False
 
 
@@ -142,9 +145,9 @@ class UpdateRequest(StateRequest):
         return StateChange(self.key, _next(whole, terms.now)._replace(created_ms=terms.now))
 
     def may_follow(self, current: SharePartitionState | None, ahead: Ahead, terms: StateTerms) -> bool:
-        """Return whether this request and the earlier requests of the append all write ShareUpdates. If a
-        snapshot is due, return False: the snapshot must contain the earlier updates, so these are written
-        first.
+        """Return whether this request and the earlier requests of its share partition all write ShareUpdates.
+        If this request must write a snapshot, return False: the snapshot must contain the earlier updates, so
+        they must be written before it is made.
         """
         return (
             current is not None
@@ -153,12 +156,12 @@ class UpdateRequest(StateRequest):
         )
 
     def _says_nothing(self, leader_epoch: int, state: Durable) -> bool:
-        """Return whether an update with `lead` would change nothing in the state."""
+        """Return whether this update would leave the state unchanged. Its `lead` must be True."""
         update = self.update
         return update.leader_epoch == leader_epoch and not update.batches and update.start <= state.start
 
     def _delta(self, state: Durable) -> StateDelta:
-        """Return the record of the update, with the start and count of the state after the update."""
+        """Return the content of the ShareUpdate. Its start and count are those of the resulting state."""
         update = self.update
         leader_epoch = update.leader_epoch if update.lead else state.leader_epoch
         after = changed(state, _delta((0, leader_epoch, update.start, update.complete, ())))
@@ -167,7 +170,7 @@ class UpdateRequest(StateRequest):
 
 
 class InitialiseRequest(StateRequest):
-    """A request for a snapshot that begins a share partition, or begins it anew."""
+    """A request for a snapshot that creates a share partition's state, or replaces it by a new one."""
 
     __slots__ = ("start", "state_epoch")
 
@@ -217,8 +220,8 @@ class RaiseRequest(StateRequest):
 
 
 class ColdRequest(StateRequest):
-    """A request to write the last snapshot again, unless it was written after `before` (ms since
-    the epoch).
+    """A request to write the present state as a snapshot, unless the last snapshot was written after the time
+    `before`, in ms since the epoch.
     """
 
     __slots__ = ("before",)
@@ -273,7 +276,7 @@ def _begun_anew(key: ShareKey, current: SharePartitionState, epoch: int) -> Fenc
 
 
 def _check_numbers(key: ShareKey, update: Update) -> None:
-    """Raise InvalidRequestError if a number is invalid for a state."""
+    """Raise InvalidRequestError if an update has a number that is not valid in a state."""
     state_epoch, leader_epoch, start, complete, batches, _ = update
     if state_epoch < 0 or leader_epoch < 0 or start < UNKNOWN or complete < UNKNOWN:
         raise _below(key, update)

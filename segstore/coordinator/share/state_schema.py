@@ -26,7 +26,7 @@ from segstore.protocol.record_codec import decode_key, decode_value, encode_key,
 
 VERSION = 0
 UNKNOWN = -1
-"""The value of a count that is not known, and is not written."""
+"""The value of a count that is not known; a record does not contain it."""
 
 
 class StateKind(IntEnum):
@@ -37,9 +37,12 @@ class StateKind(IntEnum):
 
 
 _KEYS = {StateKind.SNAPSHOT: "ShareSnapshotKey", StateKind.UPDATE: "ShareUpdateKey"}
-_BATCH = struct.Struct(">qqbhx")  # the last byte is the number of tagged fields, 0
-_UPDATE = struct.Struct(">hiiq")  # version, snapshot epoch, leader epoch, start
-_COMPLETE = struct.Struct(">bbbi")  # number of tagged fields, tag, size, count
+# The last byte of a batch is the number of tagged fields, 0.
+_BATCH = struct.Struct(">qqbhx")
+# The fields are version, snapshot epoch, leader epoch and start.
+_UPDATE = struct.Struct(">hiiq")
+# The fields are the number of tagged fields, the tag, the size and the count.
+_COMPLETE = struct.Struct(">bbbi")
 _UNTAGGED = b"\0"
 
 
@@ -71,8 +74,7 @@ def update_value(delta: StateDelta) -> bytes:
     """Return the value of a ShareUpdate. Raises InvalidArgumentError if a number is out of range."""
     snapshot_epoch, leader_epoch, start, complete, batches = delta
     try:
-        # Encoded by hand, because each acknowledgement writes an update, and the generic codec takes ten
-        # times as long.
+        # Each acknowledgement writes an update, and the generic codec would take ten times as long.
         parts = [_UPDATE.pack(VERSION, snapshot_epoch, leader_epoch, start), uvarint(len(batches) + 1)]
         parts += _stored(batches)
         parts.append(_UNTAGGED if complete == UNKNOWN else _COMPLETE.pack(1, 0, 4, complete))
@@ -93,14 +95,14 @@ def _stored(batches: Sequence[StateBatch]) -> Iterator[bytes]:
 
 
 def parse_state_key(kind: StateKind, data: bytes) -> ShareKey:
-    """Return the key of a record. Raises ValueError if the bytes are no such key."""
+    """Return the ShareKey in the bytes of a record's key. Raises ValueError if they are no key of `kind`."""
     body = decode_key(_KEYS[kind], data)
     return ShareKey(body.group_id, names.topic_id_of(body.topic_id), body.partition)
 
 
 def parse_snapshot(data: bytes) -> Durable:
-    """Return the content of a ShareSnapshot. Raises UnsupportedVersionError; ValueError if the bytes are no
-    such value.
+    """Return the state in the bytes of a ShareSnapshot value. Raises UnsupportedVersionError, and ValueError
+    if the bytes are no ShareSnapshot value.
     """
     body = decode_value("ShareSnapshotValue", data)
     return Durable(
@@ -116,7 +118,9 @@ def parse_snapshot(data: bytes) -> Durable:
 
 
 def parse_update(data: bytes) -> StateDelta:
-    """Return the content of a ShareUpdate. Raises the errors of `parse_snapshot`."""
+    """Return the delta in the bytes of a ShareUpdate value. Raises UnsupportedVersionError, and ValueError if
+    the bytes are no ShareUpdate value.
+    """
     body = decode_value("ShareUpdateValue", data)
     return StateDelta(
         body.snapshot_epoch,

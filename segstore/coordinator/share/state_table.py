@@ -1,9 +1,9 @@
-"""`StateTable`: the share partitions of one partition of `__share_group_state` in memory, and its load from
-the log.
+"""`StateTable`: the states of the share partitions of one partition of `__share_group_state`, in memory, and
+the load of these states from the log.
 
-All records are applied in the order of the log: a snapshot replaces the earlier state, and later updates are
-combined with it. Updates are decoded only if no snapshot follows them. Records of unknown types are skipped.
-From the first such record on nothing is pruned.
+Records are applied in the order of the log: a snapshot replaces the earlier state of its share partition, and
+an update is combined with the last snapshot. Updates that a snapshot follows are usually not decoded. Records
+of unknown types are skipped, and neither the first of them nor any record after it is ever pruned.
 On disk: only reads. Threads: under the lock of the partition, which `state_partition` owns.
 """
 
@@ -30,7 +30,7 @@ from segstore.storage.store.partition_log import PartitionLog
 
 
 class StateChange(NamedTuple):
-    """The change that a record makes to a share partition: a snapshot or a delta; if both are None, the
+    """The change that a record makes to a share partition: `snapshot` or `delta`. If both are None, the
     record is a tombstone.
     """
 
@@ -40,10 +40,10 @@ class StateChange(NamedTuple):
 
 
 class SharePartitionState:
-    """The state of a share partition in `fold`. `updates` is the number of ShareUpdate records since the last
-    snapshot that was due because of updates. `state_epoch` and `leader_epoch` are the largest of all records;
-    the state may have lower epochs. If a record has a newer version, the share partition can't be used, and
-    `newer` is the reason as text; else `newer` is empty.
+    """A share partition in the table; `fold` has its state. `updates` is the number of ShareUpdate records
+    since the last snapshot that was due because of updates. `state_epoch` and `leader_epoch` are the largest
+    epochs of any record; the state's own epochs may be lower. If a record has a newer version than this
+    segstore can read, the share partition can't be used, and `newer` says why; else `newer` is empty.
     """
 
     __slots__ = ("fold", "leader_epoch", "newer", "state_epoch", "updates")
@@ -54,8 +54,8 @@ class SharePartitionState:
 
 
 class StateTable:
-    """The share partitions of a partition of the topic, by key. Records below the offset of `prune` are not
-    needed. A snapshot is due after `updates_per_snapshot` updates.
+    """The share partitions of one partition of `__share_group_state`, by key. Records below `prune.offset`
+    are not needed. After `updates_per_snapshot` updates of a share partition, a snapshot of its state is due.
     """
 
     def __init__(self, updates_per_snapshot: int) -> None:
@@ -71,8 +71,8 @@ class StateTable:
         return len(self._states)
 
     def find(self, key: ShareKey) -> SharePartitionState | None:
-        """Return the state of a share partition; None if it is not initialised. Raises
-        UnsupportedVersionError.
+        """Return the state of a share partition; None if it has no state. Raises UnsupportedVersionError if a
+        record has a newer version than this segstore can read.
         """
         state = self._states.get(key)
         if state is not None and state.newer:
@@ -80,7 +80,7 @@ class StateTable:
         return state
 
     def heads(self) -> Iterator[tuple[ShareKey, Durable]]:
-        """Yield (key, state) of each usable share partition. The batches of a state may be out of date."""
+        """Yield (key, state) of each usable share partition. A state's batches may lack the last updates."""
         for key, state in self._states.items():
             if state.fold.head is not None and not state.newer:
                 yield key, state.fold.head
@@ -97,15 +97,15 @@ class StateTable:
             self.prune.forget(key, at)
 
     def refuse(self, key: ShareKey, reason: str, at: int, kind: StateKind) -> None:
-        """Mark a share partition as unusable because of the record at offset `at`, whose version is newer;
-        the record must not be overwritten.
+        """Mark a share partition as unusable, because the record at offset `at` has a newer version than this
+        segstore can read. If the record is a snapshot, it is not pruned.
         """
         self._states.setdefault(key, SharePartitionState()).newer = reason
         if kind is StateKind.SNAPSHOT:
             self.prune.snapshot(key, at)
 
     def skip(self, key: ShareKey, updates: int) -> None:
-        """Count updates that are not applied because a snapshot follows them."""
+        """Count `updates` updates that are not applied, because a snapshot follows them."""
         if key in self._states:
             self._states[key].updates += updates
 
@@ -117,7 +117,7 @@ class StateTable:
         state = self._states.setdefault(key, SharePartitionState())
         state.fold.snapshot(snapshot)
         state.newer = ""
-        # A snapshot with fewer updates had another cause: counting goes on.
+        # A snapshot that was not due because of updates does not restart the count of updates.
         if state.updates >= self.updates_per_snapshot:
             state.updates = 0
         state.state_epoch = max(state.state_epoch, snapshot.state_epoch)
@@ -138,12 +138,12 @@ class StateTable:
 
 _SNAPSHOT = StateKind.SNAPSHOT.to_bytes(2, "big")
 _MOST_WAITING = 4096
-"""Limit of undecoded updates of a share partition: more than Kafka ever writes between two snapshots."""
+"""The limit of a share partition's undecoded updates. Kafka never writes so many between two snapshots."""
 
 
 def load(source: PartitionLog, updates_per_snapshot: int) -> StateTable:
-    """Return the table from the log up to its present end; log one warning if records are skipped. Raises
-    CorruptRecordError, StorageError.
+    """Load the table from the log, up to the log's present end. If unreadable records are skipped, log one
+    warning. Raises CorruptRecordError, StorageError.
     """
     table, unreadable = understand(source, updates_per_snapshot)
     warn(source, "a share partition's", unreadable)
@@ -153,7 +153,7 @@ def load(source: PartitionLog, updates_per_snapshot: int) -> StateTable:
 def understand(
     source: PartitionLog, updates_per_snapshot: int = 500
 ) -> tuple[StateTable, list[UnreadableRecord]]:
-    """Return the table, and the unreadable records that no later snapshot replaces. Raises
+    """Load the table from the log. Return (table, unreadable records that no later snapshot replaces). Raises
     CorruptRecordError, StorageError.
     """
     loading = _Loading(updates_per_snapshot)
@@ -163,7 +163,9 @@ def understand(
 
 
 class _WaitingUpdates:
-    """The undecoded updates of a share partition, with their offsets; `junk` has its unreadable records."""
+    """The undecoded updates of a share partition, with their offsets. `junk` has the share partition's
+    unreadable records.
+    """
 
     __slots__ = ("junk", "key", "updates")
 
@@ -173,15 +175,15 @@ class _WaitingUpdates:
         self.junk: list[UnreadableRecord] = []
 
     def exceeds(self, leader_epoch: int) -> bool:
-        """Return whether a waiting update has a leader epoch above `leader_epoch`. Such an update must be
-        applied even if a snapshot follows.
+        """Return whether an undecoded update has a leader epoch above `leader_epoch`. Such an update must be
+        applied even if a snapshot follows it, because the table keeps the largest leader epoch.
         """
         epochs = (int.from_bytes(v[6:10], "big", signed=True) for _, v in self.updates if v is not None)
         return any(epoch > leader_epoch for epoch in epochs)
 
 
 class _Loading:
-    """A table during the load of its log."""
+    """The load of a table from its log."""
 
     def __init__(self, updates_per_snapshot: int) -> None:
         self.table = StateTable(updates_per_snapshot)
@@ -190,7 +192,9 @@ class _Loading:
         self._by_bytes: dict[bytes, _WaitingUpdates] = {}
 
     def take(self, records: Records) -> None:
-        """Add the next records of the log."""
+        """Take the next records of the log: apply snapshots, and collect updates undecoded. If a share
+        partition has many undecoded updates, apply them.
+        """
         known = self._by_bytes
         columns = records.offsets.tolist(), records.keys.tolist(), records.values.tolist()
         for at, key_or_none, value in zip(*columns, strict=True):
@@ -206,15 +210,15 @@ class _Loading:
                 self._settle(found)
 
     def finish(self) -> tuple[StateTable, list[UnreadableRecord]]:
-        """Return the table, and the unreadable records."""
+        """Apply the undecoded updates. Return (table, unreadable records)."""
         for found in self._by_key.values():
             self._settle(found)
         of_keys = (each for found in self._by_key.values() for each in found.junk)
         return self.table, [*self._nobody, *of_keys]
 
     def _meet(self, data: bytes, at: int) -> _WaitingUpdates | None:
-        """Parse a key that is seen for the first time, and return the waiting updates of its share partition;
-        None if it is no key of a share partition.
+        """Parse the bytes of a key that `take` has not met before. Return the `_WaitingUpdates` of its share
+        partition; None if the bytes are no key of a share partition.
         """
         try:
             kind = kind_of(data, "a share partition")
@@ -245,7 +249,7 @@ class _Loading:
             self.table.apply(StateChange(found.key, snapshot), at)
 
     def _settle(self, found: _WaitingUpdates) -> None:
-        """Decode and apply the waiting updates."""
+        """Decode and apply a share partition's undecoded updates."""
         for at, value in found.updates:
             try:
                 if value is None:

@@ -1,10 +1,10 @@
 """The topic `__share_group_state`: its creation, its partitions, and writes to it.
 
-On disk: the topic, which is not compacted, because the updates of a share partition have another key than its
-snapshot; outdated records are pruned. The topic is created with Kafka's settings when the first share
-partition is initialised. In a copy of a broker's directory, the first write gives the broker's topic these
-settings. The partition for a share partition's records is chosen by Java's hash of the share partition's key
-(Kafka: ShareCoordinatorService.partitionFor).
+On disk: the topic. It is not compacted, because a share partition's updates have another key than its
+snapshots; instead outdated records are pruned. The topic is created with Kafka's settings when the first
+share partition is initialised. If the store's directory is a copy of a broker's directory, the first write
+sets these settings on the broker's topic. Java's hash of a share partition's key chooses the partition for
+its records (Kafka: ShareCoordinatorService.partitionFor).
 Threads: any; each call asks the store for the partitions that exist.
 """
 
@@ -28,15 +28,16 @@ from segstore.storage.store.store import Store
 
 TOPIC = SHARE_GROUP_STATE
 _AS_KAFKA = Template(base_sequence=0)
-"""A share coordinator's batches have no producer, but a base sequence (Kafka: CoordinatorRuntime)."""
-_AROUND = HEADER_SIZE + 36  # an upper bound of the bytes around a record's key and value
+"""As in Kafka's CoordinatorRuntime, batches have a base sequence, but no producer id."""
+# An upper bound of the bytes that a batch has in addition to the key and value of its only record.
+_AROUND = HEADER_SIZE + 36
 
 
 class TopicsSeen:
-    """A snapshot of the store's topics, which is valid until a topic is created, altered or deleted. `ids`
-    are the existing partitions of `__share_group_state`. `is_ours` is False if the topic is missing, or
-    was created by a broker and not altered since. `partition_for` returns the partition for a share
-    partition's records, also before the topic exists.
+    """A snapshot of the store's topics; it is valid until a topic is created, altered or deleted. `ids` are
+    the existing partitions of `__share_group_state`. `is_ours` is False if this topic is missing, or if a
+    broker has created it and segstore has not altered it. `partition_for` returns the partition for a share
+    partition's records, even if the topic does not exist yet.
     """
 
     __slots__ = ("_sources", "_store", "_writers", "ids", "is_ours", "partition_for", "topics")
@@ -52,8 +53,8 @@ class TopicsSeen:
         self._writers: dict[int, StateWriter] = {}
 
     def writer(self, partition: int, config: StoreConfig) -> StateWriter:
-        """Return the writer of a partition. Raises UnknownTopicOrPartitionError if a copy of a broker's
-        directory lacks the partition; StorageError.
+        """Return the writer of a partition. Raises StorageError, and UnknownTopicOrPartitionError if the
+        partition is missing because the directory is an incomplete copy of a broker's directory.
         """
         found = self._writers.get(partition)
         if found is None:
@@ -85,7 +86,7 @@ class StateTopic:
         self._seen = TopicsSeen(store, {}, self._config)
 
     def seen(self) -> TopicsSeen:
-        """Return a snapshot of the present topics, the same object until they change."""
+        """Return a snapshot of the present topics. It is the same object until a topic changes."""
         topics = self._store.engine.topics
         seen = self._seen
         if seen.topics is not topics:
@@ -94,7 +95,7 @@ class StateTopic:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """Return the existing partitions, none if no share partition was ever initialised."""
+        """Return the existing partitions of `__share_group_state`; an empty tuple if there are none yet."""
         return self.seen().ids
 
     def log(self, partition: int) -> PartitionLog | None:
@@ -102,8 +103,8 @@ class StateTopic:
         return self._store.partition(TOPIC, partition) if partition in self.ids else None
 
     def make(self) -> TopicsSeen:
-        """Create the topic if it is missing, or alter a topic that a broker created; return a new snapshot of
-        the topics. Raises StorageError, and the errors of `Store.create_topic`.
+        """Create `__share_group_state` if it is missing, or set segstore's settings if a broker has created
+        it. Return a new snapshot of the topics. Raises StorageError, and the errors of `Store.create_topic`.
         """
         seen = self.seen()
         if not seen.ids:
@@ -123,7 +124,7 @@ def _settings(config: StoreConfig) -> dict[str, str | int | bool]:
 
 
 class StateWriter:
-    """Writes to one partition of the topic, for the thread that holds the partition's lock."""
+    """Writes to one partition of `__share_group_state`, for the thread that has the partition's lock."""
 
     def __init__(self, log: PartitionLog, config: StoreConfig) -> None:
         self.log = log
@@ -133,9 +134,9 @@ class StateWriter:
         self._partition: Partition | None = None
 
     def begin(self) -> int:
-        """Find the partition for the next append, and return the limit in bytes of a record's key and value.
-        Raises OffsetNotAvailableError while no replica leads, because the caller must not wait under the
-        partition's lock.
+        """Find the partition for the next append. Return the largest size of a record's key and value, in
+        bytes. Raises OffsetNotAvailableError if the partition has no leader: the caller must not wait for one
+        under the partition's lock.
         """
         self._partition = self.log.partition_led()
         largest = self._partition.validator.largest_batch
@@ -144,13 +145,14 @@ class StateWriter:
         return self._most
 
     def partition_for_write(self) -> Partition:
-        """Return the partition that the last `begin` has found."""
+        """Return the partition that the last call of `begin` has found."""
         assert self._partition is not None
         return self._partition
 
     def append(self, keys: Sequence[bytes], values: Sequence[bytes | None], now: int) -> int:
-        """Append all records, or none, at `now` (ms since the epoch); return the first offset. Raises
-        StorageError, and the errors of `Acknowledger`.
+        """Append all records with the timestamp `now`, in ms since the epoch; return the first offset. After
+        an error either all records were appended, or none. Raises StorageError, and the errors of
+        `Acknowledger`.
         """
         compression, acks = CODECS[self._codec] if self._codec else None, self._acks
         if len(keys) == 1:

@@ -1,4 +1,4 @@
-"""`ShareWaiters`: fetches that wait for available records of their group (Kafka: the watch keys of
+"""`ShareWaiters`: wakes fetches that wait for available records of their group (Kafka: the watch keys of
 DelayedShareFetch).
 
 Nothing is on disk. Threads: any; calls are made without a lock.
@@ -14,7 +14,9 @@ Wake = Callable[[], object]
 
 
 class ShareWaiter:
-    """A registered `wake`, called whenever records of `group` become available, until `cancel`."""
+    """A registered function `wake`. Until `cancel` is called, `wake` is called whenever records of `group`
+    become available.
+    """
 
     __slots__ = ("_waiters", "group", "wake")
 
@@ -22,7 +24,7 @@ class ShareWaiter:
         self._waiters, self.group, self.wake = waiters, group, wake
 
     def cancel(self) -> None:
-        """Stop the calls; a second `cancel` does nothing."""
+        """Stop the calls of `wake`. A second call of `cancel` does nothing."""
         self._waiters.remove(self)
 
 
@@ -31,10 +33,11 @@ class ShareWaiters:
 
     def __init__(self) -> None:
         self._lock = Mutex()
-        self._by_group: dict[str, tuple[ShareWaiter, ...]] = {}  # immutable values, so `wake` takes no lock
+        # The values are immutable, so the method `wake` needs no lock.
+        self._by_group: dict[str, tuple[ShareWaiter, ...]] = {}
 
     def add(self, group: str, wake: Wake) -> ShareWaiter:
-        """Register `wake`, which any thread may call. `wake` must not wait."""
+        """Register the function `wake`. Any thread may call it, so it must not wait."""
         waiter = ShareWaiter(self, group, wake)
         with self._lock:
             self._by_group[group] = (*self._by_group.get(group, ()), waiter)

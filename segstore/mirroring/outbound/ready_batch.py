@@ -44,8 +44,8 @@ _OF_TRANSACTION = CONTROL_FLAG | TRANSACTIONAL_FLAG
 
 
 class ReadyBatch(NamedTuple):
-    """An encoded batch with base offset 0. The batch's records have the offsets from `first` to `next_offset`
-    - 1, here and at the target.
+    """An encoded batch, as a Produce request has it: the base offset in its bytes is 0. In the logs, here and
+    at the target, its records have the offsets from `first` to `next_offset` - 1.
     """
 
     data: bytes | bytearray

@@ -1,4 +1,4 @@
-"""The settings of the core. Their names and defaults are Kafka's."""
+"""The settings of the replication protocol. Their names and defaults are Kafka's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Effects: actions that the core returns, and that the caller carries out in order. Effects are immutable.
+"""Effects: actions that the methods of this package return, and that the caller carries out in order. Effects
+are immutable.
 
-The core does not read logs, so the caller reports each change of a log: after `Append`, `Truncate`,
+This package does not read logs, so the caller reports each change of a log: after `Append`, `Truncate`,
 `TruncateFullyAndStartAt` and `GoOnAt` the caller reports the new log end offset, by calling
 `Follower.on_append`, `ReplicaLog.truncated`, `ReplicaLog.started_over` or `Follower.on_gone_on`. If an effect
 fails, the effects after it are not carried out. Offsets are int64. Times are in ms.
@@ -15,8 +16,8 @@ from segstore.errors import SegstoreError
 
 
 class Append(NamedTuple):
-    """Append the batches of the last fetch answer whose base offsets are below `before` to a follower's log,
-    byte for byte (R1, R11; Kafka: Partition.appendRecordsToFollowerOrFutureReplica).
+    """Append to a follower's log, byte for byte, those batches of the last fetch answer that have base
+    offsets below `before` (R1, R11; Kafka: Partition.appendRecordsToFollowerOrFutureReplica).
     """
 
     before: int

@@ -14,7 +14,9 @@ NOBODY = NO_LEADER, False
 
 
 class Election(Enum):
-    """The replicas that may be elected (Kafka: PartitionChangeBuilder.Election)."""
+    """The kinds of election. The values are the replicas that may be elected (Kafka:
+    PartitionChangeBuilder.Election).
+    """
 
     ONLINE = "the current leader, else an in-sync or eligible replica"
     PREFERRED = "the first replica of the assignment, else as ONLINE"

@@ -90,7 +90,7 @@ class Follower:
 
     def on_nothing(self, request: FetchRequest, answer: FetchAnswer) -> GoOnAt | None:
         """Handle the answer of a leader whose log has no batch at the fetch offset or above, because
-        compaction has removed them. Return the effect that moves this log's end offset to the leader's log
+        compaction has removed all. Return the effect that moves this log's end offset to the leader's log
         end offset, None if the two are equal or the answer is outdated (R41). In Kafka the follower's log end
         offset does not change.
         """

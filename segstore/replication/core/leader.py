@@ -214,9 +214,9 @@ class Leader:
         """Return whether a follower must sync records before it may join the ISR, because these records are
         durable on all members of the ISR.
         """
-        # A record that all members of the ISR have synced must survive a power cut that hits all of them.
-        # Such a record is below the start of this leader epoch, or below `own_synced`. After a reassignment
-        # the ISR may have only new members. Therefore a new member must have synced these records, too.
+        # A record that all members of the ISR have synced must survive a power cut of all replicas. A
+        # reassignment may replace all members, so a new member must have synced this record, too. The record
+        # is below the start of this leader epoch, or below `own_synced`.
         if replica in self.isr.isr or not self._may_join(replica):
             return False
         promised = max(self.epoch_start_offset, own_synced)
@@ -229,7 +229,7 @@ class Leader:
         """
         # Kafka does not compare the log starts. Below this log's start offset a follower may have uncommitted
         # records. This log has no epochs for these offsets, so the follower can't detect that the records
-        # differ. As a leader it would let readers read them.
+        # differ. If the follower became leader, readers could read its uncommitted records.
         remote, log = self.remotes[replica], self.log
         reached = remote.end_offset >= max(log.high_watermark, self.epoch_start_offset)
         return reached and remote.start_offset >= log.start_offset and self._eligible(replica)
@@ -249,8 +249,8 @@ class Leader:
         """Return the broker epoch of an ISR member, -1 if the member has not fetched in this leader epoch
         (Kafka: Partition.addBrokerEpochToIsr).
         """
-        # -1 is safe: if such a member had registered anew, the partition epoch would have risen, and the
-        # controller would refuse this proposal.
+        # -1 is safe for a member that has not fetched: if the member had registered anew, the partition epoch
+        # would have risen, and the controller would refuse this proposal.
         if replica == self.replica_id:
             own = self.brokers.get(replica)
             return -1 if own is None else own.epoch

@@ -1,7 +1,7 @@
 """`ReplicaLog`: the offsets and leader epochs of a replica's log, without its records (Kafka: UnifiedLog).
 
-The epoch cache may be the object that the storage uses for the same log. If so, the storage and the core both
-make each change of the cache, and the second change has no effect.
+The epoch cache may be the object that the storage uses for the same log. If so, the storage and this package
+both make each change of the cache, and the second change has no effect.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ class PartitionReplica:
         """Become leader, or stay leader in the same leader epoch. A new leader epoch begins at the log end
         offset (R3). At its start the log end offsets of the followers are unknown (R17).
 
-        In Kafka a leader that is elected again keeps what it knew about the followers. But between the two
-        elections the followers may have followed another leader, and truncated their logs.
+        In Kafka a leader that is elected again keeps the offsets of the followers. Here they are dropped: the
+        followers may have followed another leader between the two elections, and truncated their logs.
         """
         if isinstance(role, Leader) and role.leader_epoch == registration.leader_epoch:
             return role.apply(registration, now_ms)

@@ -1,5 +1,5 @@
 """`MetadataImage`: the brokers, topics, settings and partitions that the metadata records describe.
-`MetadataImage` makes the metadata records for decisions of the core, too (Kafka: MetadataImage,
+`MetadataImage` makes the metadata records for the controller's decisions, too (Kafka: MetadataImage,
 ReplicationControlManager.replay).
 
 Nothing is on disk. Threads: only the controller's thread.
@@ -91,7 +91,7 @@ class MetadataImage:
         return self._names.get(topic_id)
 
     def controller(self, config: ControllerConfig) -> Controller:
-        """Return a new `Controller` of the core with the brokers and partitions of this image."""
+        """Return a new `Controller` with the brokers and partitions of this image."""
         core = Controller(config, self.next_offset)
         core.cluster.brokers.update(self.brokers)
         core.partitions.update(self.partitions.items())
@@ -191,8 +191,8 @@ class MetadataImage:
     # --- decisions of the core -------------------------------------------------------------------
 
     def records_of(self, effects: Iterable[Effect]) -> list[MetadataRecord]:
-        """Return one metadata record for each `Persist` effect, in the order of the effects: the records get
-        the offsets that the core expects. This image is not changed.
+        """Return one metadata record for each `Persist` effect. The records must be written in this order, so
+        that they get the offsets that the `Controller` has assigned. This image is not changed.
         """
         made: list[MetadataRecord] = []
         # A record depends on the records before it, so each record is applied to a copy of the image.
@@ -203,7 +203,7 @@ class MetadataImage:
         return made
 
     def record_of(self, decided: BrokerRecord | PartitionState) -> MetadataRecord:
-        """Return the metadata record of a decision of the core. The record is not applied to this image."""
+        """Return the metadata record for `decided`. The record is not applied to this image."""
         if isinstance(decided, BrokerRecord):
             return self._broker_record(decided.broker, decided.registration)
         key = decided.partition

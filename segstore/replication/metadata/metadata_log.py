@@ -2,16 +2,16 @@
 rule R31). Raft's leader is replaced by a single writer, which has locked the directories of a majority of
 voters.
 
-On disk is an ordinary partition in each voter's directory: batches of metadata records, with leader epochs of
-this log. A record is committed when a majority of voters has synced it. Each open of the log must find all
-committed records, and must use a new epoch. Three rules ensure that:
+On disk is an ordinary partition in each voter's directory: batches of metadata records. Their leader epochs
+are counted for this log alone. A record is committed when a majority of voters has synced it. Each open of
+the log must find all committed records, and must use a new epoch. Three rules ensure that:
 - The majorities of any two opens have a voter in common, so at least one voter of each open has all committed
   records. Therefore the copy of the log with the largest (epoch of the last batch, log end offset) has all of
   them. The other copies are truncated, and copied from it.
 - Before a batch is written under an epoch, the epoch is durable in the file `quorum-state` of a majority. So
   a later open knows the epoch, and uses a larger one. The file `leader-epoch-checkpoint` is not enough,
-  because a truncation removes the epochs without a batch from that file. `quorum-state` also lists the
-  voters: an open with fewer voters is refused.
+  because a truncation removes an epoch from it if no batch of the epoch is left. `quorum-state` also lists
+  the voters: an open that is given a shorter list of directories is refused.
 - Snapshots beside the log have only committed records. A voter removes the beginning of its log only if it
   has a snapshot of the removed records, and a majority has snapshots with the same end offset or larger ones.
 
@@ -287,9 +287,9 @@ class MetadataLog:
                 answers.put((voter, found.error))
 
     def add(self, voter: Voter) -> None:
-        """Add a voter in place of a lost voter. Its directory is the lost voter's directory, which works
-        again, or an empty directory. The new voter's log is truncated, and copied from another voter. Appends
-        wait for the end of the copy.
+        """Add a voter in place of a lost voter. The new voter has an empty directory, or the lost voter's
+        directory, if that works again. The new voter's log is truncated, and copied from another voter.
+        Appends wait for the end of the copy.
 
         Raises QuorumLostError and StorageError. Raises InvalidArgumentError if a voter with this id works, or
         if there would be more than `total` voters. Raises StaleDirectoryError if the log in the directory has

@@ -27,7 +27,7 @@ CLEANING = 60.0
 
 
 class SnapshotGenerator:
-    """Makes snapshots of the metadata when the settings of the metadata log say so."""
+    """Makes snapshots of the metadata when they are due by the settings of the metadata log."""
 
     def __init__(self, metadata_log: MetadataLog, clock: Clock) -> None:
         self._log, self._clock, self._config = metadata_log, clock, metadata_log.config

@@ -117,7 +117,7 @@ class SnapshotKeeper:
 
     def _oldest(self) -> tuple[SnapshotId, SnapshotId] | None:
         """Return (the oldest snapshot, the next undamaged snapshot whose end offset is not above
-        `covered()`). Return None if there are no such two snapshots.
+        `covered()`). Return None if one of the two does not exist.
         """
         ids, covered = self._snapshots.ids, self._covered()
         for following in ids[1:]:

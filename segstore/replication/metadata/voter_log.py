@@ -280,8 +280,8 @@ class VoterLog:
         covered: Callable[[], int],
     ) -> None:
         """Start the thread that writes to this copy. If the disk fails, this thread calls `lost` once. The
-        thread of the `SnapshotKeeper` calls `kept` after each durable snapshot, and calls `covered` before it
-        removes snapshots. Raises IllegalStateError.
+        thread of the `SnapshotKeeper` calls `kept` after each durable snapshot. It removes snapshots only
+        below the offset that `covered` returns. Raises IllegalStateError.
         """
         self._lost = lost
         self._keeper.listen(lambda snapshot: kept(self.id, snapshot), covered)
@@ -339,7 +339,7 @@ class VoterLog:
 
     def _do(self, data: bytes, answers: WriteAnswers) -> None:
         failed = self._write(data) if self.error is None else None
-        # If `error` was set before, `MetadataLog.lose` has set it, and has reported the loss.
+        # If `error` is set already, `MetadataLog.lose` has set it and reported the loss.
         is_new = failed is not None and self.error is None
         self.error = self.error or failed
         answers.put((self.id, self.error))

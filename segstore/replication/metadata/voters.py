@@ -70,8 +70,8 @@ class VoterPlan(NamedTuple):
     """How the store is opened. `places` are the directories to open, by ascending id. For each directory that
     is not opened, `offline` has the id and the reason. `witness` is the id of the witness (a directory with a
     metadata log and no replicas), -1 if there is none. `total` is the number of all directories, the witness
-    included. `plain` is the id of a directory that has topics without replicas, which become topics of this
-    store, -1 if there is none.
+    included. `plain` is the id of a directory that has topics without replicas, -1 if there is none. These
+    topics become topics of this store.
     """
 
     places: tuple[VoterDirectory, ...]
@@ -234,8 +234,7 @@ def _check_known(found: Sequence[FoundDirectory], witness: bool) -> None:
     """Raise InvalidArgumentError if `found` has fewer directories than the store has voters, or more than one
     new directory. Raise it also if the witness has replicas.
     """
-    # If a number of directories that is too small or too large were allowed, two opens with different
-    # directories could both have a majority.
+    # With too few or too many directories, two opens with different directories could both have a majority.
     known, count = len(max(found, key=lambda each: each.quorum.epoch).quorum.voters), len(found)
     if known and not known <= count <= known + 1:
         raise InvalidArgumentError(

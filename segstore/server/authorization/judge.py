@@ -53,7 +53,7 @@ class Caller(NamedTuple):
         return self.authorizer.allows(self.principal, operation, resource, name)
 
     def operations(self, resource: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """Return the operations on a resource that the caller is allowed, as bits."""
+        """Return the operations that the caller is allowed on a resource, as bits."""
         return self.authorizer.operations(self.principal, resource, name)
 
 

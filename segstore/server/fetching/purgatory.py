@@ -206,7 +206,7 @@ class Purgatory:
         because no fetch must stay in the purgatory if this function raises.
         """
         if not (self._parked or self._standing):
-            # If fetches are parked, `_seen` stays, because they may wait for a lower number.
+            # While fetches are parked, `_seen` stays: they may wait for an earlier publication.
             self._seen, self._thread = seen, threading.get_ident()
         self._ask()
 
@@ -319,7 +319,7 @@ class Purgatory:
         self._swept_at = max(2 * len(self._parked), _SWEPT_AT_LEAST)
 
     def close(self) -> None:
-        """Remove all fetches without answers, because the server is being closed."""
+        """Remove all fetches, and do not answer them, because the server is being closed."""
         for parked in list(self._parked):
             self.drop(parked)
         for standing in self._standing:

@@ -33,11 +33,11 @@ class Listening(Protocol):
     """The registration of a function that is called when records become available."""
 
     def cancel(self) -> None:
-        """Remove the registration."""
+        """Remove the registration, so that the function is not called any more."""
 
 
 class AvailableRecords(Protocol):
-    """Reports that records become available. `ShareCoordinator` implements this protocol."""
+    """A source of reports that records become available. `ShareCoordinator` implements this protocol."""
 
     def on_available(self, group: str, call: Callable[[], object], /) -> Listening:
         """Call `call`, in any thread, whenever records of a group become available."""
@@ -164,7 +164,9 @@ class ShareWaits:
         self._purgatory.complete(parked)
 
     def _available(self, held: _WaitingGroup) -> None:
-        """Handle a group's report: complete the group's waiting fetches, the oldest fetch first."""
+        """Complete a group's waiting fetches, the oldest fetch first, because the records that the group can
+        acquire may have changed.
+        """
         held.reports += 1
         for parked in list(held.parked):
             if parked in held.parked:

@@ -159,7 +159,7 @@ class Fetches:
 
         def run() -> None:
             for each in unsearched:
-                # `_serve` gets the same error again, and puts its code into the answer.
+                # `_serve` will get the suppressed error again, and put its code into the answer.
                 with suppress(SegstoreError):
                     outcomes(each)
 

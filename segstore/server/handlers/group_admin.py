@@ -114,9 +114,8 @@ def _described(groups: GroupCoordinator, group: str, version: int) -> Any:
 
 
 def _group(group: str, info: GroupInfo) -> Any:
-    """Return the struct of a group for the answer. It has a protocol and member metadata only if the group is
-    stable (Kafka:
-    ClassicGroup).
+    """Return the struct of a group for the answer. The struct has a protocol and member metadata only if the
+    group is stable (Kafka: ClassicGroup).
     """
     stable = info.state is ClassicGroupState.STABLE
     members = [

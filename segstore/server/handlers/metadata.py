@@ -71,8 +71,8 @@ def _answer_known(
     partitions: int,
     leaders: Leaders,
 ) -> Any:
-    """Answer with topics, without creating a topic or opening a log. If more than `_AT_ONCE` partitions
-    count, a worker thread encodes the answer.
+    """Answer with topics, without creating a topic or opening a log. If `partitions` is above `_AT_ONCE`, a
+    worker thread encodes the answer.
     """
     rows = node.part(PartitionRows)
     if partitions <= _AT_ONCE:
@@ -85,7 +85,7 @@ def _to_encode(rows: PartitionRows, version: int, topics: list[TopicInfo]) -> in
     unless `topics` have more than `_KNOWN_AT_ONCE` partitions.
     """
     count = sum([info.partitions for info in topics])
-    # With so few or so many partitions the answer does not depend on which rows are cached.
+    # If there are fewer or more partitions than these limits, cached rows make no difference.
     if not _AT_ONCE < count <= _KNOWN_AT_ONCE:
         return count
     return sum(info.partitions for info in topics if not rows.knows(info.name, version, info.partition_ids))

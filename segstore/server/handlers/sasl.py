@@ -68,7 +68,8 @@ def _judged(node: Node, request: Request, session: SaslSession, result: bytes | 
         answer = _Authenticated(error_code=Code.SASL_AUTHENTICATION_FAILED, error_message=str(error))
         _warn(node, request, str(error), session.mechanism, session.name)
         _fail(node, request, session, answer)
-    # The error comes from the application or the store: its text may contain secrets.
+    # The error comes from the application or the store: its text may contain secrets, so only its type is
+    # logged.
     except Exception as error:
         answer = _Authenticated(
             error_code=Code.SASL_AUTHENTICATION_FAILED, error_message="Authentication failed"

@@ -58,8 +58,8 @@ Acknowledgements = Mapping[WirePartition, Sequence[AckBatch]]
 
 
 class _Work(NamedTuple):
-    """The result of a round: the outcome of the acknowledgements of each partition, and the acquired records
-    of each partition.
+    """The result of one attempt to answer: the outcome of the acknowledgements of each partition, and the
+    acquired records of each partition.
     """
 
     acknowledged: Mapping[WirePartition, PartOutcome]
@@ -67,8 +67,8 @@ class _Work(NamedTuple):
 
 
 class _ShareFetch:
-    """A ShareFetch request that is not answered yet. Each round, an attempt to answer it, acknowledges and
-    acquires records.
+    """A ShareFetch request that is not answered yet. Each attempt to answer it acknowledges and acquires
+    records.
     """
 
     def __init__(self, fetches: ShareFetches, request: Request, session: WireSession) -> None:
@@ -82,8 +82,8 @@ class _ShareFetch:
         self._topics: dict[WirePartition, str] = {}
 
     def begin(self, asked: ShareAsked) -> Any:
-        """Run the first round: acknowledge and acquire records; return the answer, or LATER if the answer is
-        sent later.
+        """Make the first attempt to answer: acknowledge and acquire records. Return the answer, or LATER if
+        the answer is sent later.
         """
         found = judged(self._fetches.topics, self._request, asked)
         self._acknowledged.update(found.refused)
@@ -92,9 +92,9 @@ class _ShareFetch:
     # --- rounds --------------------------------------------------------------------------------
 
     def _go_on(self, acknowledgements: Acknowledgements, may_wait: bool, is_again: bool = False) -> Any:
-        """Run a round, and return its answer or LATER. In the loop's thread a round reads each log at most
-        once. If such a round finds no records, a worker runs the next round (`is_again`), which may read more
-        often.
+        """Make an attempt to answer. Return the answer, or LATER. An attempt in the loop's thread reads each
+        log at most once. If it finds no records, a worker makes the next attempt (`is_again`), which may read
+        more often.
         """
         if not self._is_current:
             return self._stale()
@@ -108,7 +108,7 @@ class _ShareFetch:
             if not wanted or any(each.error is None for each in found.acquisitions):
                 return self._worked(found, glance, may_wait)
             self._acknowledged.update(found.acknowledged)
-            # A worker runs the next round, which may read more often.
+            # A worker makes the next attempt, which may read each log more than once.
             return self._go_on({}, may_wait, is_again=True)
 
         def run() -> _Work:
@@ -129,7 +129,7 @@ class _ShareFetch:
         return work(self._fetches.node, self._request, run, done, waits=True)
 
     def _is_slow(self, acknowledgements: Acknowledgements, wanted: Sequence[WirePartition]) -> bool:
-        """Return whether a worker must run the round, because it may take more than microseconds."""
+        """Return whether a worker must make the attempt, because it may take more than microseconds."""
         if self._is_last or self._body.max_records > _MOST_AT_ONCE:
             return True
         return self._fetches.may_wait(self._session, {*acknowledgements, *wanted})
@@ -198,7 +198,7 @@ class _ShareFetch:
     def _worked(self, done: _Work, glance: AcquirableState, may_wait: bool) -> Any:
         """Return the answer with the acquired records. If too few records were acquired and the request may
         wait, cancel their acquisition and park the request. Then return LATER, or the result of another
-        round.
+        attempt to answer.
         """
         self._acknowledged.update(done.acknowledged)
         if not self._is_current:
@@ -211,7 +211,7 @@ class _ShareFetch:
             if each.error is None:
                 got[key] = each
             elif not isinstance(each.error, OffsetNotAvailableError):
-                # OffsetNotAvailableError means that the state is being loaded: the fetch may wait for that.
+                # A partition with OffsetNotAvailableError is not refused: its state is still being loaded.
                 self._refused[key] = outcome_of(each.error)
         if not may_wait or self._is_done(got):
             return self._answer(got)
@@ -229,7 +229,7 @@ class _ShareFetch:
     def _park(self, glance: AcquirableState, is_sated: bool) -> Any:
         """Park the request until records can be acquired, and return LATER. `glance` is the state before
         records were acquired. If the current state already differs from `glance`, or `max_wait_ms` have
-        passed, run another round instead and return its result.
+        passed, make another attempt to answer instead, and return its result.
         """
         left = int((self._until - time.monotonic()) * 1000)
         if left <= 0 or self._glance().differs(glance, is_sated):
@@ -244,7 +244,7 @@ class _ShareFetch:
         return LATER
 
     def _look_again(self, parked: ParkedShareFetch) -> None:
-        """Run a round after the wait, and send its answer. An unexpected exception is passed to `fail`."""
+        """Make another attempt after the wait, and send the answer. Pass unexpected exceptions to `fail`."""
         self._fetches.waits_no_more(self._session, parked)
         try:
             answer = self._go_on({}, not parked.is_over)
@@ -254,8 +254,8 @@ class _ShareFetch:
             fail(self._request, error)
 
     def _cancel(self, acquisitions: Sequence[AcquiredPartition]) -> None:
-        """Cancel acquisitions that will not be answered. Their records have the same delivery counts as
-        before.
+        """Cancel acquisitions that will not be answered. Their records get back the delivery counts that they
+        had before the acquisition.
         """
         for each in acquisitions:
             if each.stretch is not None:
@@ -322,7 +322,9 @@ class _ShareFetch:
 
 
 def _begin(fetches: ShareFetches, request: Request) -> Any:
-    """Find the request's session, or make a session. Then run the first round, and return its result."""
+    """Find the request's session, or make a session. Then make the first attempt to answer the request, and
+    return its result.
+    """
     body, asked = request.body, asked_of(request.body)
     epoch, is_acknowledging = body.share_session_epoch, bool(asked.acknowledged)
     try:

@@ -1,7 +1,7 @@
 """`ShareFetches`: the share sessions, waits and counts of a server (Kafka: SharePartitionManager).
 
-Owns nothing on disk. Threads: the loop's thread calls the share coordinator if the call takes microseconds,
-because the state is in memory and is written without waiting. Worker threads make all other calls of it.
+Owns nothing on disk. Threads: the loop's thread calls the share coordinator if the state is in memory and is
+written without waiting (the call then takes microseconds). Worker threads make all other calls.
 """
 
 from __future__ import annotations

@@ -204,8 +204,8 @@ def _deleted(store: Store, body: Any) -> Any:
 
 
 def _deleted_row(name: str, info: TopicInfo | None, error: SegstoreError | None) -> Any:
-    """Return the struct of a topic; if the topic or the group's share state of it does not exist, the message
-    is Kafka's.
+    """Return the struct of a topic, with the code and message of `error`. If the topic does not exist, or the
+    group has no share state of it, the message is Kafka's.
     """
     code, why = _code_and_message(error)
     if code is Code.UNKNOWN_TOPIC_OR_PARTITION:

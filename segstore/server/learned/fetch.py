@@ -81,9 +81,9 @@ class Named(NamedTuple):
 
 
 class LearnedFetch(LearnedRequest):
-    """Answers repeated fetches of one connection. `session` is None if the fetches have no fetch session. The
-    C code receives and answers fetches without a session whose answers are short, and fetches of a standby
-    that has fetched all records.
+    """Answers repeated fetches of one connection. `session` is None if the fetches have no fetch session. C
+    code receives and answers the fetches if there is no session and the answers are short, or if they come
+    from a standby that has fetched all records.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class LearnedFetch(LearnedRequest):
         named = self._name(template, body.topics[0], parts[0]) if parts else None
         if parts and named is None:
             return False
-        # All entries are removed at once, because no single entry is ever removed.
+        # Single entries are never removed, so all are removed before the dict grows further.
         if len(self._forms) > 2 * FEW:
             self._forms.clear()
         self._shapes[len(template.front)], self._forms[template.constants] = template, named
@@ -165,7 +165,7 @@ class LearnedFetch(LearnedRequest):
         """Return the template of answers that have only this partition."""
         answer = self._answers.get(wanted)
         if answer is None:
-            # Some of these templates are for partitions that the session does not fetch any more.
+            # Many templates mean that some are for partitions that the session does not fetch any more.
             if len(self._answers) >= 2 * len(self.logs):
                 self._answers.clear()
             topic, committed = wanted.topic or "", self.target.terms.committed
@@ -403,8 +403,8 @@ def learned_fetch(
     request: Request, context: Sessionless | Incremental, target: FetchTarget
 ) -> LearnedFetch | None:
     """Return a `LearnedFetch` for requests that are similar to `request`, which the handler has answered.
-    Return None if `LearnedFetch.learn` returns False. Return None also if the request has no session, and
-    either a standby has sent it, or it does not have exactly one partition, or it closes a session.
+    Return None if `LearnedFetch.learn` returns False. If the request has no session, return None also if a
+    standby has sent the request, if it does not have exactly one partition, or if it closes a session.
     """
     session = context.session if isinstance(context, Incremental) else None
     if session is not None:

@@ -38,13 +38,13 @@ class LearnedRequest(ABC):
 
     @abstractmethod
     def match(self, frame: memoryview) -> tuple[Any, ...] | None:
-        """Return the values in the holes of a request, None if a byte outside of the holes differs from the
-        template.
+        """Return the values in the holes of a request (the fields in which similar requests may differ), None
+        if a byte outside of the holes differs from the template.
         """
 
     @abstractmethod
     def answer(self, holes: tuple[Any, ...]) -> Response | Later | None:
-        """Answer a request with these values in the holes. Return what `__call__` returns."""
+        """Answer a request whose variable fields have the values `holes`. Return what `__call__` returns."""
 
     def receive(self, sock: int, memory: Any) -> Received | None:
         """Receive a request into `memory`, a `uint8_t[]`, and answer it, both in one call of C code that does

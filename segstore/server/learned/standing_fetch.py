@@ -54,8 +54,8 @@ class Spot:
         self._exchange: NativeExchange | None = None
 
     def agrees(self) -> bool:
-        """Return whether two epochs of the standby are each -1 or this log's leader epoch: the standby's
-        current leader epoch, and the leader epoch of its last batch.
+        """Return whether the standby's current leader epoch, and the leader epoch of its last batch, equal
+        this log's leader epoch. An epoch of -1 counts as equal.
         """
         wanted, epoch = self.wanted, self.visible.publisher.epoch
         known = -1, epoch

@@ -134,7 +134,7 @@ class ServerConnection:
 
     def resecure(self, sasl: Sasl | None) -> None:
         """Apply reloaded security settings: the next authentication checks the users of `sasl`."""
-        # `learned` answers requests that were authorized by the old allow list.
+        # `learned` is dropped, because it answers requests that the old allow list has authorized.
         self.learned = None
         if self.sasl is not None and sasl is not None:
             self.sasl.sasl = sasl
@@ -163,7 +163,7 @@ class ServerConnection:
             return
         if events & GONE and not (
             self.state is ConnectionState.READING and events & IN
-        ):  # In READING, received bytes are read first; the end of the stream then closes the connection.
+        ):  # If READING, received bytes are read first; the end of the stream then closes the connection.
             self.close()
             return
         if events & OUT:

@@ -133,7 +133,7 @@ class Loop:
             self._close()
 
     def end(self) -> None:
-        """Make `run` return when the current turn is over."""
+        """Make `run` return at the end of the current iteration."""
         self._over = True
         self._wakeup.wake()
 

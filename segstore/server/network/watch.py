@@ -60,8 +60,8 @@ class Watch:
         self._then()
 
     def end(self) -> None:
-        """Stop the thread, and wait up to a second until it has stopped. `then` is not called any more,
-        because the loop has stopped.
+        """Stop the thread, and wait up to a second until it has stopped. The constructor's `then` is not
+        called any more, because the loop has stopped.
         """
         thread, tries = self._thread, 0
         self._asked.put(None)

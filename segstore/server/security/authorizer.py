@@ -36,7 +36,7 @@ class Authorizer:
         return any(rule.gives(operation) for rule in self._of(principal, resource))
 
     def operations(self, principal: str, resource: ResourceType, name: str = CLUSTER_NAME) -> int:
-        """Return the operations on a resource that a principal is allowed, as bits (KIP-430)."""
+        """Return the operations that a principal is allowed on a resource, as bits (KIP-430)."""
         return bits(*(each for each in OPERATIONS[resource] if self.allows(principal, each, resource, name)))
 
     def _of(self, principal: str, resource: ResourceType) -> Iterable[Rule]:

@@ -72,7 +72,7 @@ class Sasl:
         return ScramExchange(mechanism, self._scram_users.finder(mechanism))
 
     def session(self, entered: Callable[[str], object]) -> SaslSession:
-        """Return a new session for a new connection."""
+        """Return the session of a new connection. After an authentication `entered(principal)` is called."""
         return SaslSession(self, entered)
 
 
@@ -153,7 +153,7 @@ class SaslSession:
         return "" if self._exchange is None else self._exchange.name
 
     def abandon(self) -> None:
-        """Make sure that `entered` is not called any more, because the connection is closed."""
+        """Never call the constructor's `entered` again, because the connection is closed."""
         self._entered = _nobody
 
     def fail(self) -> None:

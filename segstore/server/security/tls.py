@@ -1,7 +1,7 @@
 """The TLS context of a server, made from its settings, and the principal of a client's certificate.
 
 On disk: reads the files that the settings name, once. If the certificate and the key are given as texts, they
-are written to an in-memory file, because the library reads them only from files. Threads: any; no state.
+are written to an in-memory file, because OpenSSL reads them only from files. Threads: any; no state.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _load_key(context: ssl.SSLContext, config: SecurityConfig) -> None:
             path = stack.enter_context(memory_file(both.encode()))
         try:
             check_regular(path)
-            # If no password were passed, the library would ask for a password at the terminal.
+            # If no password were passed, OpenSSL would ask for a password at the terminal.
             context.load_cert_chain(path, password=config.ssl_key_password or "")
         except (OSError, ValueError) as error:
             where = f"={path!r}" if name == "ssl_keystore_location" else ""

@@ -1,8 +1,8 @@
 """Serves Spark's checkpoint directories from a compacted topic.
 
 On disk: the topic, through the engine (see `segstore.filetree`). A WebHDFS server listens on the loopback
-address, with a secret in its paths, for the client that PySpark ships. This package does not import pyspark.
-Threads: any may use a `Checkpoints`; the server has threads of its own.
+address for the WebHDFS client that PySpark contains; the paths of its URLs contain a secret. This package
+does not import pyspark. Threads: any thread may use a `Checkpoints`; the server has threads of its own.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _ROCKSDB = {
 
 
 class Checkpoints(Closing):
-    """The checkpoints of a topic, and their server, which runs until `close`. As a context manager it is
-    closed at the end of the block. After `close`, all files are durable.
+    """The checkpoints of a topic, and the server for them, which runs until `close`. After `close`, all files
+    are durable. If the object is used in a `with` statement, it is closed at the end of the block.
     """
 
     def __init__(
@@ -68,18 +68,18 @@ class Checkpoints(Closing):
     def url(self, name: str = "", scheme: str = SCHEME) -> str:
         """Return the URL of the checkpoint directory `name`. Raises InvalidArgumentError.
 
-        Scheme "segstore" needs a session that `configure` has set up; Spark's checkpoint file manager for
-        this scheme makes fewer requests. Scheme "webhdfs" works in every session.
+        `scheme` "webhdfs" works in every session. `scheme` "segstore" works only in a session that was passed
+        to `configure`; Spark then makes fewer requests.
         """
         arguments.one_of("scheme", scheme, [SCHEME, "webhdfs"])
         return f"{scheme}://{HOST}:{self.port}/{self._secret}{clean_path(name)}".rstrip("/")
 
     def configure(self, spark: SparkSession, *, rocksdb: bool = False) -> None:
-        """Register segstore:// with a session, and set /rdd of these checkpoints as the directory for
-        checkpoints of the session's RDDs and DataFrames.
+        """Register the scheme segstore:// with a session, and set the directory /rdd of these checkpoints as
+        the session's directory for checkpoints of RDDs and DataFrames.
 
-        `rocksdb`: new queries keep their state in RocksDB with a changelog, so that a batch writes only the
-        changes of the state.
+        If `rocksdb` is True, new queries use RocksDB with a changelog for their state, so that a batch writes
+        only the changes of the state.
         """
         context = spark.sparkContext
         context._jsc.hadoopConfiguration().set(f"fs.{SCHEME}.impl", _CLIENT)
@@ -91,17 +91,17 @@ class Checkpoints(Closing):
 
     @property
     def offset(self) -> int:
-        """Return the log end offset. The directories' state at this offset can be read later."""
+        """Return the topic's log end offset; by it the present state of the directories can be read later."""
         return self.tree.log.end_offset
 
     @property
     def operations(self) -> list[ServedOperation]:
-        """Return the last 10,000 served operations, in the order in which they were finished."""
+        """Return the last 10,000 operations that the server has completed, in the order of completion."""
         return list(self._faults.operations)
 
     @property
     def counts(self) -> Counter[str]:
-        """Return the number of times each operation was served."""
+        """Return a dict from the name of each operation to the number of times that it was served."""
         return Counter(self._faults.counts)
 
     def delay(
@@ -114,12 +114,12 @@ class Checkpoints(Closing):
         times: int = 1,
         after: bool = False,
     ) -> OperationFault:
-        """Delay the `nth` matching operation from now on, and the next `times - 1` matching ones, by
-        `seconds`.
+        """Delay `times` matching operations by `seconds`, beginning with the `nth` one after this call.
 
-        `operation` is a WebHDFS operation, such as "RENAME", or None for any; `path` is a pattern, with * and
-        ?, of the operation's path in the tree (a RENAME's target). With `after` the delay comes after the
-        operation instead of before it. Raises InvalidArgumentError.
+        `operation` is the name of a WebHDFS operation, such as "RENAME"; None matches any operation. `path`
+        is a pattern with * and ?, which the operation's path in the tree must match; for a RENAME this is the
+        target. If `after` is True, the delay comes after the operation, else before it. Raises
+        InvalidArgumentError.
         """
         return self._faults.add("delay", operation, path, nth, times, after=after, seconds=seconds)
 
@@ -132,8 +132,8 @@ class Checkpoints(Closing):
         times: int = 1,
         after: bool = False,
     ) -> OperationFault:
-        """Make matching operations fail with an IOException. The arguments choose operations as in `delay`.
-        With `after`, the operation is done before the failure is reported.
+        """Answer matching operations with an IOException. The arguments select operations as in `delay`. If
+        `after` is True, the operation is carried out before the error is sent.
         """
         return self._faults.add("fail", operation, path, nth, times, after=after)
 
@@ -146,20 +146,19 @@ class Checkpoints(Closing):
         times: int = 1,
         after: bool = False,
     ) -> OperationFault:
-        """Cut the connection of matching operations without an answer. The arguments choose operations as in
-        `delay`. Java's
-        client may repeat the request by itself.
+        """Close the connection of matching operations without an answer. The arguments select operations as
+        in `delay`. Java's client may repeat the request by itself.
         """
         return self._faults.add("drop", operation, path, nth, times, after=after)
 
     def heal(self) -> None:
-        """Remove all faults."""
+        """Remove the faults that `delay`, `fail` and `drop` have set."""
         self._faults.clear()
 
     # --- closing ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop the server, and flush all files. A second call does nothing. Raises StorageError."""
+        """Stop the server, and make all files durable. A second call does nothing. Raises StorageError."""
         self._server.close()
         if not self.tree.log.context.closed:
             self.tree.flush()

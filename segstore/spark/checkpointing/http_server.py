@@ -1,8 +1,8 @@
-"""An HTTP/1.1 server for local clients. It listens on the loopback address, with a thread for each
+"""An HTTP/1.1 server for local clients. It listens on the loopback address, and has a thread for each
 connection.
 
-Threads: `serve` is called from many threads at once. `close` cuts all connections and waits for their
-threads.
+Threads: several threads may call `serve` at the same time. `close` closes all connections, and waits for
+their threads.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from typing import BinaryIO
 
 # --- wire --------------------------------------------------------------------------------------
 
-# The Hadoop client speaks HTTP/1.1, one request after the other on a connection. Threads: each connection has
-# its own. No lock is held while a body is received or sent.
+# The Hadoop client uses HTTP/1.1, and sends one request after another on a connection. Threads: each
+# connection has a thread of its own. No thread has a lock while it receives or sends a body.
 
 _MOST_LINE = 1 << 16
 _MOST_HEADERS = 100
 _PART = 1 << 16
-_MOST_LEFT = 1 << 24  # the most unread bytes of a body that are read, so that the connection can stay open
+# If more bytes of a request's body than this are unread after the response, the connection is closed.
+_MOST_LEFT = 1 << 24
 
 
 class BadRequestError(Exception):
@@ -34,7 +35,9 @@ class BadRequestError(Exception):
 
 @dataclass
 class CheckpointRequest:
-    """A request. `target` is the path and query as they were sent; header names are in lower case."""
+    """A request. `target` is the path and the query as the client has sent them. Header names are in lower
+    case.
+    """
 
     method: str
     target: str
@@ -51,8 +54,8 @@ class CheckpointRequest:
 
 @dataclass
 class Response:
-    """A response; `parts` have `length` bytes together. A response never has a Content-Type, because the
-    client that PySpark ships fails on that header.
+    """A response. `parts` is the body, which has `length` bytes in total. A response never has a header
+    Content-Type, because the client that PySpark contains fails if there is one.
     """
 
     status: int
@@ -68,8 +71,8 @@ class Response:
 
 
 class RequestBody:
-    """A request's body, part by part. Raises ConnectionError if the client disconnects before the body is
-    complete.
+    """The body of a request; an iteration yields its parts. It raises ConnectionError if the client
+    disconnects before the body is complete.
     """
 
     def __init__(self, source: BinaryIO, headers: Mapping[str, str], sink: socket.socket) -> None:
@@ -90,8 +93,8 @@ class RequestBody:
         return self._parts
 
     def drained(self) -> bool:
-        """Read the body to its end, and return True. Return False if more than _MOST_LEFT bytes are left, or
-        if the client still waits for "100 Continue" before it sends the body.
+        """Read the body to its end, and return True. Return False if more than _MOST_LEFT bytes are unread,
+        or if the client is waiting for "100 Continue" before it sends the body.
         """
         left = 0
         if not self._awaits_continue:
@@ -119,14 +122,14 @@ class RequestBody:
             yield from self._plain(size)
             if not size:
                 while _line(self._source):
-                    continue  # the trailers are ignored
+                    continue  # Trailers are ignored.
                 return
             if _line(self._source):
                 raise ConnectionError("a chunk that does not end where it said")
 
 
 def read_request(source: BinaryIO, sink: socket.socket) -> CheckpointRequest | None:
-    """Return the next request, or None if the client has closed the connection. Raises BadRequestError,
+    """Return the next request; None if the client has closed the connection. Raises BadRequestError,
     ConnectionError.
     """
     first = source.readline(_MOST_LINE)
@@ -157,8 +160,8 @@ def _line(source: BinaryIO) -> bytes:
 
 
 def send(sink: socket.socket, response: Response, last: bool) -> None:
-    """Send the response; head and first part go out together. Raises OSError. If `parts` raises, the response
-    stays incomplete.
+    """Send a response; its head and its first part are sent by one call. Raises OSError. If `parts` raises an
+    exception, the response is incomplete.
     """
     parts = iter(response.parts)
     sink.sendall(response.head(last) + next(parts, b""))
@@ -172,17 +175,19 @@ log = logging.getLogger("segstore")
 
 HOST = "127.0.0.1"
 _BACKLOG = 128
-_PAUSE = 0.1  # seconds until the next accept() after one without a free file descriptor
-_WAIT = 10.0  # seconds to wait for threads that still write to the log
+# The pause after a failed accept(), in seconds: there may be no free file descriptor.
+_PAUSE = 0.1
+# The longest wait of `close` for the threads of connections, in seconds.
+_WAIT = 10.0
 
 Serve = Callable[[CheckpointRequest], Response | None]
-"""Answers a request. None as its answer cuts the connection without a response."""
+"""A function that returns the response to a request. If it returns None, the connection is closed without a
+response.
+"""
 
 
 class CheckpointServer:
-    """An HTTP server that runs from its construction on. The constructor raises OSError if the port is
-    taken.
-    """
+    """An HTTP server. The constructor starts it; it raises OSError if the port is in use."""
 
     def __init__(self, serve: Serve, port: int = 0) -> None:
         self._serve = serve
@@ -232,7 +237,7 @@ class CheckpointServer:
             connection.close()
 
     def _one(self, connection: socket.socket, source: object) -> bool:
-        """Serve one request; return whether the connection stays open."""
+        """Read one request, and send its response. Return whether the connection stays open."""
         try:
             request = read_request(source, connection)  # type: ignore[arg-type]
         except BadRequestError as error:

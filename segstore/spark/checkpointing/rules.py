@@ -1,5 +1,6 @@
-"""Rules for checkpoint files, and faults for studies of recovery. `FileRole` decides whether a file may be
-replaced, `Sync` whether it is synced; `OperationFaults` has the faults.
+"""Rules for checkpoint files, and injected faults, with which users can study the recovery of a query.
+`FileRole` decides whether a file may be replaced, `Sync` decides whether it is synced, and `OperationFaults`
+has the faults.
 
 Threads: any; `OperationFaults` has a lock.
 """
@@ -18,12 +19,14 @@ from segstore.errors import InvalidArgumentError
 
 
 class FileRole(enum.Enum):
-    """The role that a file has in a checkpoint. The nearest parent directory with one of these names decides.
+    """The role of a file in a checkpoint. Its nearest parent directory with the name state, offsets or
+    commits determines the role; a file without such a parent has the role OTHER.
 
-    A batch that runs again writes its state files again. Here the new files replace the old ones, while HDFS
-    would answer false, and Spark would silently keep the old files. Replacing a file of `offsets` or
-    `commits` is refused. Spark itself checks that such a file does not exist, and then renames. These two
-    steps are not atomic, so without the refusal two runs of one query could both succeed.
+    A batch that runs again writes its state files again. Here the new files replace the old ones; HDFS would
+    refuse this, and Spark would silently use the old files. A file in `offsets` or `commits` is never
+    replaced. Spark first checks that no such file exists, and then renames a temporary file to its name.
+    These two steps are not atomic: if the rename could replace a file, two runs of one query could both
+    succeed.
     """
 
     STATE = "state"
@@ -41,13 +44,13 @@ def role_of(path: str) -> FileRole:
 
 
 class Sync(enum.Enum):
-    """The levels of syncing: which files are synced before Spark gets the answer. One fsync covers the file
-    and all files that were written before it.
+    """The level of syncing: it says which files are synced before Spark gets the response. The fsync for a
+    file also syncs all files that were written before it.
 
-    BATCH: a micro-batch's plan (`offsets/N`) is synced, and by the same fsync the state and the commit of the
-    batch before. A power cut loses at most the running batch, which then runs again by the same plan. COMMIT:
-    `commits/N` is synced, too. FILE: every file is synced when it gets its name. NONE: no file is synced, as
-    in a plain directory, because Spark syncs none of its files.
+    BATCH: a micro-batch's plan (`offsets/N`) is synced, and with it the state and the commit of the batch
+    before. A power failure loses at most the running batch, which then runs again with the same plan.
+    COMMIT: the file `commits/N` is synced too. FILE: every file is synced when it gets its name. NONE: no
+    file is synced, as in an ordinary directory, because Spark itself does not sync files.
     """
 
     NONE = "none"
@@ -56,8 +59,8 @@ class Sync(enum.Enum):
     FILE = "file"
 
     def covers(self, path: str) -> bool:
-        """Return whether a file is synced when it gets this name. A temporary name, which begins with ".", is
-        never synced.
+        """Return whether a file is synced when it gets this name. A file with a temporary name, which begins
+        with ".", is never synced.
         """
         if path.rpartition("/")[2].startswith("."):
             return False
@@ -71,20 +74,21 @@ class Sync(enum.Enum):
 
 # --- faults ------------------------------------------------------------------------------------
 
-# For studies of recovery, the n-th operation is delayed, fails, or gets no answer. Threads: any; operations
-# are counted under a lock, in the order of their arrival.
+# A fault delays the n-th operation, makes it fail, or closes its connection without an answer. Threads: any;
+# operations are counted under a lock, in the order of their arrival.
 
 OPERATIONS = (
     *("OPEN", "GETFILESTATUS", "GETFILELINKSTATUS", "LISTSTATUS", "LISTSTATUS_BATCH", "GETCONTENTSUMMARY"),
     *("GETFILEBLOCKLOCATIONS", "GETSERVERDEFAULTS", "GETHOMEDIRECTORY", "CHECKACCESS"),
     *("CREATE", "MKDIRS", "RENAME", "DELETE"),
 )
-KEPT = 10_000  # operations that are remembered
+# The number of the latest operations that `OperationFaults` keeps.
+KEPT = 10_000
 
 
 class ServedOperation(NamedTuple):
-    """An operation that was served. `path` is a RENAME's target; `status` is HTTP's, or 0 if no answer was
-    sent.
+    """An operation that was served. `path` is the operation's path; for a RENAME it is the target. `status`
+    is the HTTP status, 0 if no answer was sent.
     """
 
     name: str
@@ -95,7 +99,9 @@ class ServedOperation(NamedTuple):
 
 @dataclass(eq=False)
 class OperationFault:
-    """A fault for matching operations; `hits` counts the operations that it struck."""
+    """A fault for matching operations. `seen` is the number of matching operations; `hits` is the number of
+    those to which the fault was applied.
+    """
 
     kind: str
     operation: str | None
@@ -117,7 +123,7 @@ class OperationFault:
 
 
 class OperationFaults:
-    """The faults that are set, and the latest operations."""
+    """The faults that are set, the latest operations, and the counts of all operations by name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -145,7 +151,7 @@ class OperationFaults:
             self._set.clear()
 
     def meeting(self, operation: str, path: str) -> list[OperationFault]:
-        """Return the faults that strike this operation."""
+        """Count this operation, and return the faults that apply to it."""
         if not self._set:
             return []
         with self._lock:

@@ -1,8 +1,8 @@
 """`WebHdfs`: serves the operations of WebHDFS from a file tree. On disk: through the tree.
 
-Unlike in HDFS, a plain RENAME overwrites a file of a query's state (see `FileRole`). `Sync` decides whether a
-file is durable before the answer goes out; other files are durable within flush.ms. Threads: any; no lock is
-held while a body is received.
+In contrast to HDFS, a RENAME without options overwrites a file of a query's state (see `FileRole`). `Sync`
+says which files are durable before the response is sent; the other files are durable within flush.ms.
+Threads: any; no thread has a lock while it receives a body.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from segstore.spark.checkpointing.rules import FileRole, OperationFault, Operati
 
 # --- answers -----------------------------------------------------------------------------------
 
-# This part makes the JSON of WebHDFS: file statuses, and errors with their Java names. Hadoop's
-# JsonUtilClient reads it.
+# These functions make the JSON of WebHDFS, which Hadoop's JsonUtilClient reads, such as the status of a file.
+# Errors have the names of Java's exceptions.
 
 BLOCK_BYTES = 128 << 20
 OWNER = "segstore"
@@ -40,7 +40,7 @@ SERVER_DEFAULTS = {
         "fileBufferSize": 65536,
         "encryptDataTransfer": False,
         "trashInterval": 0,
-        "checksumType": 2,  # CRC32C
+        "checksumType": 2,  # This is CRC32C.
         "keyProviderUri": "",
         "defaultStoragePolicyId": 7,
     }
@@ -70,7 +70,7 @@ def boolean(value: bool) -> Response:
 
 
 def failure(error: BaseException) -> Response:
-    """Return the response with a RemoteException, from which the client makes an exception of its own."""
+    """Return the response for an error: a RemoteException, which makes the client raise a Java exception."""
     status, java = next((status, java) for kind, status, java in _JAVA if isinstance(error, kind))
     exception = {"exception": java.rpartition(".")[2], "javaClassName": java, "message": _text(error)}
     return answer({"RemoteException": exception}, status)
@@ -83,7 +83,7 @@ def _text(error: BaseException) -> str:
 
 
 def status_of(node: File | Directory, name: str = "", children: int = 0) -> dict[str, Any]:
-    """Return a FileStatus; `name` is the last part of the path if it is an entry of a listing, else ""."""
+    """Return a FileStatus as JSON. In a listing, `name` is the last part of the entry's path, else ""."""
     is_file = isinstance(node, File)
     return {
         "accessTime": 0,
@@ -107,7 +107,7 @@ def statuses(entries: Iterable[tuple[str, File | Directory]]) -> dict[str, Any]:
 
 
 def locations(file: File, start: int, length: int, port: int) -> dict[str, Any]:
-    """Return one block for each BLOCK_BYTES of a range, all of them on this host."""
+    """Return the blocks of a range of a file: one for each BLOCK_BYTES bytes, all of them on this host."""
     first = start - start % BLOCK_BYTES
     blocks = [
         {
@@ -153,11 +153,11 @@ _OPEN_TO_ALL: Mapping[str, Mapping[str, object]] = {
     "GETSERVERDEFAULTS": SERVER_DEFAULTS,
     "GETHOMEDIRECTORY": {"Path": "/"},
 }
-"""The requests about the root that the client makes without the secret; the answers reveal nothing."""
+"""The answers to requests that the client makes without the secret. They contain no data of the store."""
 
 
 class WebHdfs:
-    """Answers requests whose path begins with the secret."""
+    """Serves requests. Their paths must begin with the secret, unless the operation is in _OPEN_TO_ALL."""
 
     def __init__(self, tree: FileTree, secret: str, sync: Sync, faults: OperationFaults) -> None:
         self._tree, self._secret, self._sync, self._faults = tree, secret, sync, faults
@@ -178,7 +178,7 @@ class WebHdfs:
         }
 
     def serve(self, request: CheckpointRequest) -> Response | None:
-        """Return the response to a request, or None if the connection must be cut."""
+        """Return the response to a request; None if the connection must be closed without a response."""
         target, _, text = request.target.partition("?")
         query = {name.lower(): value for name, value in parse_qsl(text, keep_blank_values=True)}
         name = query.get("op", "").upper()
@@ -200,7 +200,9 @@ class WebHdfs:
         return self._below(target[len(PREFIX) :])
 
     def _below(self, path: str) -> str:
-        """Return a path within the tree. Raises PermissionError, which does not reveal the secret."""
+        """Remove the secret from the beginning of a path, and return the path in the tree. Raises
+        PermissionError, whose message does not contain the secret.
+        """
         path = clean_path(path)
         secret, _, rest = path[1:].partition("/")
         if not hmac.compare_digest(secret.encode(), self._secret.encode()):
@@ -210,9 +212,9 @@ class WebHdfs:
     def _found(
         self, request: CheckpointRequest, name: str, query: Query
     ) -> Callable[[str, Query], Response] | None:
-        """Return the function that serves an operation, or None for the first step of CREATE."""
+        """Return the function that serves an operation; None for the first step of CREATE."""
         if (request.method, name) == ("PUT", "CREATE"):
-            # The answer to the first step of CREATE redirects the client.
+            # CREATE has two steps: the response to the first one redirects the client to the second one.
             return partial(self._create, request) if query.get("data") == "true" else None
         run = self._operations.get((request.method, name))
         if run is None:
@@ -244,7 +246,8 @@ class WebHdfs:
             raise OSError(f"offset={start} is behind the end of {path}, of {file.size} bytes")
         length = min(_number(query, "length", file.size), file.size - start)
         parts = self._tree.read(path, start, length)
-        first = next(parts, b"")  # before the head is sent, so that a failed read gets an error response
+        # The first part is read before the head is sent, so that a failed read gets an error response.
+        first = next(parts, b"")
         return Response(200, chain([first], parts), length)
 
     def _file(self, path: str) -> File:
@@ -262,7 +265,7 @@ class WebHdfs:
         return answer(statuses(self._tree.listing(path)))
 
     def _list_batch(self, path: str, query: Query) -> Response:
-        """Return the whole listing, so that no further request is needed."""
+        """Return all remaining entries of a listing, so that the client needs no other request."""
         after = query.get("startafter", "")
         entries = [entry for entry in self._tree.listing(path) if not after or entry[0] > after]
         listing = {"partialListing": statuses(entries), "remainingEntries": 0}
@@ -312,8 +315,8 @@ class WebHdfs:
         return boolean(done)
 
     def _plain_rename(self, path: str, target: str) -> bool:
-        """Rename, and return False on failure, as HDFS does. Unlike in HDFS, a state file (`FileRole.STATE`)
-        is replaced.
+        """Rename a file or directory. Return whether this has succeeded, as HDFS does. In contrast to HDFS, a
+        state file (`FileRole.STATE`) at the target is replaced.
         """
         there = self._tree.get(target)
         if isinstance(there, Directory) and path != target:
@@ -338,9 +341,9 @@ class WebHdfs:
                 self._renamed.popitem(last=False)
 
     def _renamed_before(self, path: str, target: str) -> bool:
-        """Return whether this request repeats an earlier rename."""
-        # Java's client repeats a request if a kept connection ends without an answer. The first request may
-        # have renamed the file, so the second one must not fail.
+        """Return whether an earlier request has made this rename, and the file is still at the target."""
+        # If a connection ends without an answer, Java's client repeats the request. The first request may
+        # have renamed the file, so the second one must succeed too.
         node = self._tree.get(target)
         return isinstance(node, File) and self._renamed.get((path, target)) == node.id
 
@@ -365,7 +368,7 @@ def _guarded(run: Callable[[], Response]) -> Response:
     try:
         return run()
     except ConnectionError:
-        raise  # the client has disconnected, and gets no answer
+        raise  # The client has disconnected, so there is no response to send.
     except (OSError, SegstoreError) as error:
         if not isinstance(error, (FileNotFoundError, FileExistsError)):
             log.warning("checkpoints: %s", error)
@@ -375,8 +378,8 @@ def _guarded(run: Callable[[], Response]) -> Response:
 def _faulted(
     faults: list[OperationFault], name: str, path: str, *, after: bool
 ) -> Response | OperationFault | None:
-    """Apply the faults. Return an error response if the operation must fail, the fault if it cuts the
-    connection, else None.
+    """Apply the faults that come before the operation; if `after`, those that come after it. Return an error
+    response if the operation must fail; the fault if the connection must be closed; else None.
     """
     for fault in (fault for fault in faults if fault.after is after):
         if fault.kind == "delay":

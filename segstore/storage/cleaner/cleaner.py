@@ -145,7 +145,7 @@ class CleanResult(NamedTuple):
     The counts of bytes, segments and records are those of the replaced segments (before) and of the new
     segments (after). `keyless` is the number of records that were dropped because they had no key. `stopped`:
     the cleaning ended early, because the store was closed, the topic was deleted, or retention removed
-    segments. Groups that were finished before stay compacted.
+    segments. Segments that were replaced before the end stay replaced.
     """
 
     end_offset: int

@@ -24,8 +24,8 @@ _LEAST = 64
 
 
 class OffsetMap:
-    """A map that takes at most `memory` bytes. `keys` is the largest number of keys that can come: if they
-    need less memory, the map takes less. At most the fraction `load_factor` of its slots is used.
+    """A map that takes at most `memory` bytes, and less if `keys`, the largest possible number of keys, needs
+    less. At most the fraction `load_factor` of its slots is used.
 
     `latest` is the last offset up to which the map has all keys (-1: none).
     """
@@ -59,7 +59,7 @@ class OffsetMap:
     def keep(self, records: Records) -> tuple[NDArray[np.uint8], int]:
         """Return (flag of each record, number of dropped records without a key). The flag is SEG_DROP if the
         key has a later record, or the record has no key; SEG_LATEST if the record is the latest of its key;
-        SEG_KEEP if its offset is above `latest`.
+        SEG_KEEP if its offset is above `latest`, the last offset that the map covers.
         """
         c, keyless = columns(records), ffi.new("int64_t *")
         keep: NDArray[np.uint8] = np.empty(max(c.n, 1), np.uint8)

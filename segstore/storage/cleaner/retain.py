@@ -54,8 +54,8 @@ class Aborted:
         """
         view = self._view()
         first = view.segments[0]
-        # A transaction may have begun in a deleted segment. The producer snapshot at the first segment has
-        # the first offset of such a transaction.
+        # A transaction may have begun in a deleted segment. Its first offset is then in the producer snapshot
+        # at the first segment.
         state, found = state_at(first.pool.files, first.directory, first.base_offset), []
         for slot, segment in enumerate(view.segments):
             found += replay(state, segment, view.end_of(slot))
@@ -72,9 +72,7 @@ class Aborted:
         return mask
 
     def of(self, batch: np.void) -> AbortedTxn | None:
-        """Return the aborted transaction to which a batch or marker belongs, or None if there is no such
-        transaction.
-        """
+        """Return the aborted transaction to which a batch or marker belongs, or None if there is none."""
         rows, base = self.rows, batch["base_offset"]
         hit = (rows[:, 0] == batch["producer_id"]) & (rows[:, 1] <= base) & (rows[:, 2] >= base)
         return AbortedTxn(*rows[int(hit.argmax())].tolist()) if hit.any() else None

@@ -30,8 +30,8 @@ MOST_PLAIN = 8 << 20
 
 
 class CleanerPiece(NamedTuple):
-    """Whole batches of magic 2, their headers `batches`, and their records. A batch begins in `data` at the
-    position in its header, less `position`.
+    """Whole batches of magic 2, their headers `batches`, and their records. A batch begins at byte (position
+    in its header - `position`) of `data`.
 
     `codecs` has the codec that each of the batches has in the segment. If `old`, the batches were made from
     messages of magic 0 and 1, and are uncompressed in `data`.
@@ -83,8 +83,8 @@ def _runs(batches: NDArray[np.void]) -> list[NDArray[np.void]]:
     if not len(batches) or (batches["magic"] == MAGIC).all():
         return [batches] if len(batches) else []
     old = batches["magic"] != MAGIC
-    # A wrapper (a compressed message that has messages) is a run of its own, because it keeps its codec, and
-    # only one is decompressed at a time.
+    # A wrapper (a compressed message that has messages) is split from its neighbours, because it keeps its
+    # codec, and only one wrapper is decompressed at a time.
     wrapper = old & (batches["attributes"] & CODEC_MASK != 0)
     begins = (old[1:] != old[:-1]) | wrapper[1:] | wrapper[:-1]
     return np.split(batches, np.flatnonzero(begins) + 1)
@@ -154,8 +154,8 @@ class SegmentReader:
 
     def put(self, offsets: OffsetMap, first: int) -> int:
         """Put the keys of the next records with offsets from `first` on into the map, and return the number
-        of bytes that were read. Return 0 if the next batch is not plain, is damaged, or may not fit into the
-        map. Raises OSError.
+        of bytes that were read. Return 0 if the next batch is compressed, of a transaction, or damaged, or
+        may not fit into the map. Raises OSError.
         """
         return self._read(lambda: lib.seg_map_stretch(offsets.c, self._c, first))
 
@@ -163,8 +163,8 @@ class SegmentReader:
         self, offsets: OffsetMap, retained: NDArray[np.int64], how: Any
     ) -> tuple[memoryview, NDArray[np.void]]:
         """Return the data and the headers of the next batches without their superseded records. Both are
-        valid until the next call. The counts are written into `how`. A batch stays, even without records, if
-        its last offset is in the sorted array `retained`. Raises OSError.
+        valid until the next call. The C struct `how` gets the counts of batches and records. A batch stays,
+        even without records, if its last offset is in the sorted array `retained`. Raises OSError.
         """
         if not len(self._out):
             self._out = np.empty(_WINDOWS * len(self._raw), np.uint8)

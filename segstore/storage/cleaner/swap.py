@@ -75,8 +75,8 @@ def _retire(old: Sequence[Segment]) -> None:
 
 
 def undo(partition: Partition, new: Sequence[Segment]) -> None:
-    """Remove the files of `new`, which have `.cleaned` or `.swap` names. Raises OSError. If the files that
-    are left may look like an unfinished swap, no swap can begin before the store is reopened.
+    """Remove the files of `new`, which have `.cleaned` or `.swap` names. Raises OSError. If the files that an
+    error leaves may look like an unfinished swap, no swap can begin before the store is reopened.
     """
     files, first = partition.context.files, new[0]
     try:
@@ -151,7 +151,9 @@ def _rename(segment: Segment, suffixes: Sequence[str], before: str, after: str) 
 
 
 def _put_in_place(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -> list[str]:
-    """Take steps 3 to 5 of the swap. Return the paths of the `.deleted` files."""
+    """Rename the files of a swap (steps 3 to 5 of the module's list). Return the paths of the `.deleted`
+    files.
+    """
     context, buried = partition.context, []
     for segment in reversed(new):
         # Rename the old .txnindex before the log is replaced: beside the new log it would be read as the new

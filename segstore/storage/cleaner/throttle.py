@@ -15,7 +15,7 @@ from segstore.threads import Latch
 
 INTERVAL = 0.3  # seconds between two checks of the rate (org.apache.kafka.storage.internals.utils.Throttler)
 LONGEST_WAIT = 3600.0
-MOST_AT_ONCE = 32 << 20  # bytes: a stop waits until they are read, about 30 ms
+MOST_AT_ONCE = 32 << 20  # bytes; reading them takes about 30 ms, and a stop of the cleaner waits for it
 
 
 REST = 0.5  # seconds of pause for each second of processor time
@@ -78,7 +78,7 @@ class Throttler:
         rest = REST * (self._worked() - self._rested)
         if rest >= LEAST_REST and self._wait(min(rest, LONGEST_REST)):
             raise CleaningStopped
-        if not 0 <= rest < LEAST_REST:  # below 0 if another thread calls, which has its own processor time
+        if not 0 <= rest < LEAST_REST:  # below 0 after a call by another thread
             self._rested = self._worked()
 
 

@@ -58,8 +58,7 @@ def upgrade(
     swapped: Callable[[UpgradedSegment], object],
     flushed: Callable[[], object] = lambda: None,
 ) -> None:
-    """Rewrite all segments with messages of magic 0 or 1. If the active segment has such messages, it is
-    sealed first.
+    """Rewrite all segments with messages of magic 0 or 1. If the active segment has any, it is sealed first.
 
     `swapped` is called with the result of each segment. `flushed` is called once, before the first segment is
     replaced, and must make the recovery point durable. A segment beyond the high watermark of a replica is

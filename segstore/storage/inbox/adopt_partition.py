@@ -1,7 +1,7 @@
 """Appends verified staged files to one partition's log: copies their batches into it, or turns a file into a
 segment.
 
-A staged file becomes a segment by a hard link, and keeps its path in the inbox. So such a segment is never
+A staged file becomes a segment by a hard link, and keeps its path in the inbox. So the segment is never
 truncated before its adoption is finished or undone; an undo unlinks the segment's path. Threads: `prepare` is
 called before the partition's append token (the lock of its appends) is taken, and the other methods by the
 token's holder. No method makes records visible.
@@ -111,8 +111,9 @@ class PartitionAdoption:
     def _joined_of(
         self, run: Sequence[VerifiedFile], gatherer: Gatherer, place: tuple[int, int], *, later: bool
     ) -> VerifiedFile:
-        """Join the files of `run` into one file, check this file, and return its description. If `later`, the
-        file is synced after the adoption; else it is synced here if it will become a segment.
+        """Join the files of `run` into one file, check this file, and return its description. `place` is its
+        (base offset, leader epoch). If `later`, the file is synced after the adoption; else it is synced here
+        if it will become a segment.
         """
         parts = tuple(one.file for one in run)
         sync = not later and sum(part.size for part in parts) >= self._segment_bytes
@@ -198,7 +199,7 @@ class PartitionAdoption:
             if is_segment:
                 copied = copied[self._take_whole(copied) :]
             for one in copied:
-                self._joined.pop(one.path, None)  # a copied file is synced with the log
+                self._joined.pop(one.path, None)  # no sync of its own: its records were copied into the log
                 self._copy(one)
 
     @property
@@ -257,8 +258,8 @@ class PartitionAdoption:
             following = create_segment(self._pool, segments.directory, end, self.partition.config)
             segments.append(following)
             segments.activate(ActiveSegment(following, self.partition.config, end))
-            # A roll would call `sealed`, and begin a background flush. There is no flush here, because it
-            # would delay the adoption.
+            # A roll would call `sealed`, too, but would also begin a background flush, which would delay the
+            # adoption.
             self.partition.sealed(end, taken)
         return taken
 

@@ -140,8 +140,7 @@ class AdoptedIds:
         if not self._files.exists(self.path):
             return
         with self._files.open(self.path, write=True) as handle:
-            # The file is rewritten only if `record` has replaced it. If not, the file is truncated, because
-            # the disk may be full.
+            # If `record` has not replaced the file, truncate it: a rewrite would fail on a full disk.
             if self._files.inode(handle) == self._inode:
                 self._files.truncate(handle, self._size)
                 self._files.sync(handle)

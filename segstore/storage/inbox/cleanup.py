@@ -50,7 +50,7 @@ def remove_refused(folder: Folder, stem: str) -> None:
 
 
 def remove_earlier(folder: Folder, stem: str) -> None:
-    """Remove the refused manifests that have the same id as `stem`, except `stem` itself. Raises OSError."""
+    """Remove all other refused manifests with the id of the manifest `stem`. Raises OSError."""
     digest = stem.split("-")[1]
     for other in refused(folder):
         if other != stem and other.split("-")[1] == digest:

@@ -273,7 +273,7 @@ class Inbox:
             if failed is not None:
                 raise failed
         finally:
-            del failed  # the error's traceback refers to this frame, so this would be a reference cycle
+            del failed  # breaks a reference cycle: the error's traceback refers to this frame
 
     # --- adopting ---------------------------------------------------------------------------
 
@@ -412,7 +412,7 @@ class Inbox:
         """Move a manifest and its staged files to the quarantine, write the error to the result file, and
         wake the sealer. If `is_listed`, the damage is in `Store.mended` already, and is not added again.
         """
-        if self._reported.is_new((stem,), error):  # log once: if a move below fails, the next call repeats it
+        if self._reported.is_new((stem,), error):  # log once: after an error below, `_refuse` is called again
             if isinstance(error, StagedFilesError) and not is_listed:
                 aside = os.path.join(self.folder.quarantine, stem)
                 self._context.report(self.folder.manifest(stem), str(error), f"refused, and moved to {aside}")
@@ -432,8 +432,9 @@ class Inbox:
     # --- the end ----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop the watch, and wait until the adoption that is under way has ended. In a replicated store the
-        wait has a limit (`begin_with`). Manifests that are not adopted yet wait for the next open.
+        """Stop the watch, and wait until the adoption that is under way has ended. In a replicated store
+        wait at most the `ending` seconds of `begin_with`. Manifests that are not adopted yet wait for the
+        next open.
         """
         if self._watch is not None:
             self._watch.stop()

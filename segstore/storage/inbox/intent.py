@@ -80,8 +80,8 @@ def read_intent(folder: Folder, stem: str) -> Intent:
 def undo(
     files: Files, root: str, topics: Mapping[str, TopicInfo], places: Sequence[LogOffsetMetadata]
 ) -> None:
-    """Truncate the logs, durably, to `places`, the ends in an intent. Deleted topics are skipped. May be
-    repeated. Raises OSError.
+    """Truncate the logs, durably, to `places`, their ends before an adoption. Deleted topics are skipped. May
+    be repeated. Raises OSError.
     """
     for place in places:
         info = topics.get(place.topic)
@@ -107,8 +107,8 @@ def _cut(files: Files, directory: str, place: LogOffsetMetadata) -> None:
     elif size >= 0:
         if size > place.position:
             files.take_own(path)
-        # The log is synced even if it is not truncated here, because the failed process may have truncated it
-        # without a sync.
+        # The log is synced even if it is not truncated here, because the process that failed in the adoption
+        # may have truncated the log without a sync.
         with files.open(path, write=True) as handle:
             if size > place.position:
                 files.truncate(handle, place.position)

@@ -51,7 +51,7 @@ class JoinedSegment(NamedTuple):
 
     @classmethod
     def parse(cls, row: Any) -> JoinedSegment:
-        """Return the segment that a row of a note describes. Raises ValueError, InvalidTopicError."""
+        """Return the segment that a row of a `JoinNote` describes. Raises ValueError, InvalidTopicError."""
         topic, topic_id, partition, base, epoch, files = row
         names.check_topic(topic)
         if type(topic_id) is not str or [type(n) for n in (partition, base, epoch)] != [int] * 3:

@@ -129,7 +129,8 @@ def named(folder: Folder) -> set[tuple[str, str]]:
             files |= {(file.stager, file.name) for file in read_manifest(folder, stem).files}
         except (StagedFilesError, FileNotFoundError):
             continue
-    return files | kept(folder)  # the notes are read last: a note is written before its manifest is removed
+    # `kept` comes last: a note is written before its manifest is removed, so no file is missed.
+    return files | kept(folder)
 
 
 # --- results -----------------------------------------------------------------------------------

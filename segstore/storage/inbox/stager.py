@@ -1,13 +1,13 @@
 """The stager: it writes record batches for any partitions into its own files, without the writer's lock.
 
 In `.segstore/inbox/<stager's name>/` there are `owner`, which is locked until the stager is closed or its
-process ends, and files <8 digits>.batches. Each such file has whole batches for one partition, with
+process ends, and files <8 digits>.batches. Each of these files has whole batches for one partition, with
 contiguous offsets, and at most `segment.bytes`.
 
 The batches of a file get the offsets and the leader epoch that the adoption (the append of the file to the
-log) is expected to assign. The file is expected to follow the stager's last file for the partition. Without
-such a file it is expected to follow the log end that the store's writer has published. If nobody else appends
-before the adoption, the offsets are right, and a large file is adopted without a write into it.
+log) is expected to assign. The stager's first file for a partition is expected to follow the log end that the
+store's writer has published, and each later file the file before it. If nobody else appends before the
+adoption, the offsets are right, and a large file is adopted without a write into it.
 
 Threads: one at a time; a thread of the stager's own writes to the disk. Processes: any number of stagers run
 beside each other and beside the store's writer; a stager belongs to the process that made it.
@@ -50,7 +50,7 @@ from segstore.storage.meta.topics import TopicInfo
 # Before Linux 6.13 the kernel takes file times from a clock that moves in ticks, so two changes of a file may
 # get the same time.
 
-_TICK = 0.001  # seconds, the shortest tick of a kernel; the longest is 10 ms
+_TICK = 0.001  # seconds: the shortest tick of a kernel; `_LOOKS` of them are longer than the longest, 10 ms
 _LOOKS = 16
 
 
@@ -62,7 +62,7 @@ def wait_until_past(files: Files, probe: Handle, ns: int) -> bool:
     system. Raises OSError.
     """
     for look in range(_LOOKS):
-        if look > 1:  # Linux 6.13 gives a new ctime after each read of the old ctime, without a sleep
+        if look > 1:  # Linux 6.13 needs no sleep: it gives a new ctime after each read of the old ctime
             time.sleep(_TICK)
         if files.has_passed(probe, ns):
             return True
@@ -166,8 +166,8 @@ class Stager(Closing):
         """Stage records for a partition, after the records staged before. Return the number of new records.
 
         Columns, `compression` (by default the topic's), `batch_bytes` (except its default) and errors are
-        those of `PartitionLog.append_batch`. Raises also UnknownTopicOrPartitionError, InvalidTopicError for
-        an internal topic, IllegalStateError if the stager is finished or closed, ForkedError in a child of
+        those of `PartitionLog.append_batch`. Raises also UnknownTopicOrPartitionError; InvalidTopicError for
+        an internal topic; IllegalStateError if the stager is finished or closed; ForkedError in a child of
         the process that made the stager.
 
         When this returns, the columns may be changed, but the write of the last bytes may still be under way.
@@ -312,7 +312,7 @@ class Stager(Closing):
         return message
 
     def _date(self, outputs: Sequence[_Output]) -> None:
-        """Set `changed` of all files to 0, unless a later change of any file is certain to get a later
+        """Set `changed` of all files to 0, unless every later change of the files is certain to get a later
         ctime.
         """
         assert self._owner is not None

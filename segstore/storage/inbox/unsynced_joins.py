@@ -86,8 +86,8 @@ class UnsyncedJoins:
         ids: AdoptedIds,
         durable_below: Callable[[TopicInfo, int], int],
     ) -> None:
-        """After a crash, make the segments of all notes durable: join them again from their staged files.
-        Raises OSError.
+        """After a crash, join the segments of all notes again from their staged files, durably. Raises
+        OSError.
         """
         for path in self._folder.temporaries():
             # Nothing depends on a note that was not renamed to its final name before the crash.
@@ -108,7 +108,7 @@ class UnsyncedJoins:
 
     def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
         """Move a note of joined segments to the quarantine, because the note or its staged files are damaged.
-        The log stays unchanged. No crash causes such damage.
+        The log stays unchanged. A crash does not cause this damage.
         """
         path = self._folder.joined(stem)
         put_aside(self._folder, stem, path)

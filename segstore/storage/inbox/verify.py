@@ -133,7 +133,8 @@ def _take_own(files: Files, path: str) -> None:
     try:
         files.take_own(path)
     except OSError as error:
-        if error.errno not in NOT_A_FILE | {errno.ENOENT}:  # `open_staged` raises an error for such a path
+        # If the path is missing, or is no regular file, `open_staged` raises the error.
+        if error.errno not in NOT_A_FILE | {errno.ENOENT}:
             raise
 
 

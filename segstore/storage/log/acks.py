@@ -1,8 +1,8 @@
 """Acknowledgements: an append waits for replicas of its partition (R23; Kafka: ReplicaManager,
 DelayedProduce).
 
-Nothing is on disk. Threads: any. If a partition has only one replica, it has no acknowledger, and its appends
-wait for no other log.
+Nothing is on disk. Threads: any. A partition with only one replica has no acknowledger, because there is no
+other replica to wait for.
 """
 
 from __future__ import annotations

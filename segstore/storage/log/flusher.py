@@ -76,8 +76,8 @@ class Flusher:
     # --- the fast path --------------------------------------------------------------------
 
     def bind(self, view: LogView) -> None:
-        """Let C sync from now on if only the active segment's log needs a sync; the caller holds the append
-        token.
+        """Let C do the next syncs, unless more than the active segment's .log file has to be synced now. The
+        caller holds the append token.
         """
         tail = self._tail
         tail.c.synced_names = -1
@@ -92,9 +92,9 @@ class Flusher:
         return c.names, c.share.generation if c.share else -1
 
     def _sync_log_only(self, changes: tuple[int, int], view: LogView) -> None:
-        """Let C sync from now on if only the active segment's log of `view` needs a sync. `changes` was
-        returned by `_changes_now` before `view` was read; if a file has changed since that call, C does not
-        sync.
+        """Let C do the next syncs, unless more than the .log file of the active segment of `view` has to be
+        synced. `changes` was returned by `_changes_now` before `view` was read; if a file has changed since
+        that call, C does not sync.
         """
         if self._needs_log_only(view):
             self._tail.c.synced_names = changes[0]

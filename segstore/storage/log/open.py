@@ -144,7 +144,7 @@ def _recovery_point(segments: list[Segment], expected: Expected, messages: list[
     pool, directory = segments[0].pool, segments[0].directory
     end = last_whole(pool.files, directory, [segment.base_offset for segment in segments])
     messages.append(
-        f"recovery point {claimed} is behind the log's end: {end} is taken, behind its last whole batch"
+        f"recovery point {claimed} is above the log's end: {end} is taken, after its last whole batch"
     )
     return end
 
@@ -155,7 +155,7 @@ def _start(segments: list[Segment], expected: Expected, end: int, messages: list
     if log_start > end:
         # The log start offset only moves to durable offsets. So an offset beyond the end comes from a damaged
         # checkpoint.
-        messages.append(f"log start offset {log_start} is behind the end {end}: {first} is taken")
+        messages.append(f"log start offset {log_start} is above the end {end}: {first} is taken")
         return first, 0
     below = [segment for segment in segments[1:] if segment.base_offset <= log_start]
     return max(first, log_start), len(below)

@@ -456,7 +456,7 @@ class Partition:
             with self.token:
                 self.writer.begin_epoch()
             self.flush()
-            self.epochs.sync()  # if there are no records to sync, `flush` does not sync the epochs
+            self.epochs.sync()  # needed because `flush` does nothing if all records are synced
             self.visible.publish()  # C may not have published the recovery point of its last sync
             self.segments.active.trim()
             # The indexes are synced, because after a clean close the next open uses them without a check.

@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 # --- gaps --------------------------------------------------------------------------------------
 
-# Offsets may be missing from an undamaged log, because compaction removes records, and whole batches. A
-# topic's settings and the cleaner's checkpoint are read only after a read has met a gap.
+# Offsets may be missing from an undamaged log, because compaction removes records, and whole batches. The
+# topic's settings and the cleaner's checkpoint say whether compaction may have removed an offset. Both are
+# read only if a read finds a gap.
 
 MayBeMissing = Callable[[int], bool]
 

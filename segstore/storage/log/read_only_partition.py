@@ -196,7 +196,7 @@ class ReadOnlyPartition:
         )
 
     def _segments(self, view: LogView | None) -> tuple[Segment, ...]:
-        """Return the segments of the directory; segments that were known before keep their indexes."""
+        """Return the segments of the directory. A segment that `view` has too keeps its loaded indexes."""
         known = {s.base_offset: s for s in view.segments} if view else {}
         sealed = self._published.sealed()
         found = read_only_segments(self._pool, self.directory, self._config, self._may_be_old)

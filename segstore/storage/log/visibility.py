@@ -102,8 +102,9 @@ class Visible:
         return view.view
 
     def current_if_same(self, view: LogView) -> LogView | None:
-        """Return the current view if readers see exactly `view`, else None. Readers still see exactly `view`
-        as long as the returned view is current and the tail's `seen_offset` equals the end of `view`.
+        """Return `self.current` if readers see exactly the records of `view`, else None. Readers see these
+        records for as long as `self.current` is the returned object and the tail's `seen_offset` is the end
+        of `view`.
         """
         current = self.current
         if not isinstance(current, LogView) or current[:3] != view[:3]:
@@ -575,8 +576,8 @@ def _publish(together: AtomicPublish) -> None:
         [(it.publisher, it.view, _written(it, of), it.flusher, it.segments.layout) for it, of in turned]
     )
     for it, of in turned:
-        # After an interrupt before the end of the next line, `current` is older than the published end. The
-        # flag then makes `is_all` False, so that a later call publishes the view again.
+        # If an interrupt ends this loop while the flag is set, `current` may be older than the published end.
+        # The flag makes `is_all` False, so that a later call publishes the view again.
         it._unpublished = True
         it._replace_views(_written(it, of), it.view)
         it._unpublished = False

@@ -415,7 +415,8 @@ class LogWriter:
     def take_back(self) -> None:
         """Undo an unfinished append, if there is one. If the disk has no room for the undo, the undo is tried
         again before the next append; if the disk fails, the partition is fenced. An error that a signal
-        handler raises ends the call; then the next append, or the next view, continues the undo.
+        handler raises ends the call; the undo is then continued before the next append, or before readers get
+        a new view of the log.
         """
         # The append is undone in memory first, so that it is never visible, even if the undo on disk fails.
         self.recall()  # only a signal handler can raise OSError here

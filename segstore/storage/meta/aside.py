@@ -1,7 +1,7 @@
 """Moves a directory, symbolic link, FIFO, socket or device into `.segstore/quarantine` if it has the name of
 one of the store's files in the root or in `.segstore`, before the store is opened for writing.
 
-Such an object is renamed, not removed, and a link is not followed. Threads: one, with the store's lock held.
+The object is renamed, not removed, and a link is not followed. Threads: one, with the store's lock held.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _WATCHED = frozenset(
 
 def check_readable(files: Files, root: str) -> set[str]:
     """Read the store's files that belong to no topic, to find transient errors (EMFILE, EIO, EACCES) before
-    anything is changed: a file must not count as damaged because of such an error. Return the names in the
-    root and in `.segstore`, as paths below the root. Raises OSError.
+    anything is changed, because such an error must not count as damage. Return the names in the root and in
+    `.segstore`, as paths below the root. Raises OSError.
     """
     there = set(files.listdir(root))
     if names.OURS in there:

@@ -4,7 +4,7 @@ was not opened after that.
 The file has Kafka's format (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler). In place
 of the broker epoch segstore writes a random number, and writes the same number into `.segstore/ends`. If the
 two numbers differ, a broker has closed the directory. In a replicated store the marker has a real broker
-epoch, and its two JSON keys are in the reverse order of a broker's marker. This module returns such an epoch
+epoch, and its two JSON keys are in the reverse order of a broker's marker. This module returns this epoch
 as the number `epoch | REPLICATED`; no other number has this bit. Threads: one, at open and at close; any
 thread may call `read_marker`.
 """
@@ -40,12 +40,12 @@ class Left(NamedTuple):
 
     @classmethod
     def of(cls, marker: int | None, nonce: int, *, ours: bool = False) -> Left:
-        """Compare the number in the `marker` with the `nonce` in `.segstore/ends`, and return the result. If
+        """Return what the number in the `marker` and the `nonce` in `.segstore/ends` show together. If
         `ours`, segstore was the last writer. Then a marker without a number is damaged, because segstore
         writes a number into each marker.
         """
         clean = marker is not None and not (marker == 0 and ours)
-        # A broker was killed here if `.segstore/ends` has a nonce, and there is no marker.
+        # A broker was killed here if `nonce` is not 0, and there is no marker.
         return cls(clean, nonce == (marker or 0) and marker != 0, marker is not None or nonce == 0)
 
 

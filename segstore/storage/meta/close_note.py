@@ -4,14 +4,14 @@ note has the identities (device, inode, birth time) of its own file and of the c
 An open compares the identity of the marker's file with the identity in the note. After a kill there is no
 marker, and the note's own file is compared. If the identities differ, the store was copied.
 
-A restored store may be older than the original, and may append other records at the same offsets. So each
-partition of the restored store begins a leader epoch when it is next opened (KIP-101 distinguishes logs by
-epochs). The new epoch is at least two above the latest epoch, because after a crash the original begins the
-epoch one above. The note lists the partitions that have not begun such an epoch yet.
+A restored store may be older than the original, and may append other records at the same offsets. So each of
+its partitions begins a new leader epoch when it is next opened (KIP-101 distinguishes logs by epochs). The
+epoch is at least two above the latest epoch, because the original may begin the next epoch after a crash. The
+note lists the partitions that have not begun their new epoch yet.
 
-The note is a new file at each close and after each recovery, and the marker is a new file at each close. So a
-copy of the store that was copied over the store itself is recognized, too. A snapshot of a whole file system
-or machine is not recognized, because the files in the snapshot have the same identities.
+Each close makes a new marker and a new note, and each recovery a new note, so a copy over the store itself is
+recognized, too. A snapshot of a whole file system or machine is not recognized, because its files have the
+same identities.
 
 On disk: one `CheckedFile`, which is never synced. A power cut may remove this file; the store then counts as
 restored. Threads: one, at open and at close, except for `OwedEpochs`.
@@ -83,7 +83,7 @@ class OwedEpochs:
         return self.step if key in self._keys else 0
 
     def begun(self, key: int) -> None:
-        """Remove a partition, because it was opened, and has begun its new epoch."""
+        """Remove a partition from this list, because it has begun its new epoch."""
         self._keys.discard(key)
 
     def among(self, keys: Collection[int]) -> tuple[int, ...]:
@@ -94,19 +94,19 @@ class OwedEpochs:
 class FoundNote:
     """The close note that an open finds, before the open removes the clean shutdown marker. `note` is None if
     the file is missing or damaged. `same`: whether the file of the marker (of the note if there is no marker)
-    has the identity that the note gives, and has only one hard link: `cp -al` copies a store by a second link
-    to each file.
+    has the identity that the note gives, and has only one hard link, because `cp -al` copies a store by a
+    second link to each file.
     """
 
     def __init__(self, files: Files, root: str, *, has_marker: bool) -> None:
-        # `hint` returns None for a damaged note, because a power cut may damage the note.
+        # A power cut may damage the note, so `hint` is called, which returns None for a damaged note.
         self.note, self.same = CLOSE_NOTE.hint(files, root), False
         if self.note is None:
             return
         path, noted = CLOSE_NOTE.path(root), self.note.own
         if has_marker:
             path, noted = names.below(root, names.CLEAN_SHUTDOWN), self.note.marker
-        # The marker is missing if it was no regular file: then it was moved to `.segstore/quarantine`.
+        # A marker that was no regular file is missing, because it was moved to `.segstore/quarantine`.
         with suppress(FileNotFoundError):
             found = files.which(path, or_change=has_marker)
             self.same = found == noted and files.links(path) == 1
@@ -130,7 +130,7 @@ class FoundNote:
 
 
 def owed_by(keys: Collection[int]) -> OwedEpochs:
-    """Return the `OwedEpochs` of a restored store's partitions, with a random step."""
+    """Return the `OwedEpochs` of a restored store's partitions, with a random step to the new epochs."""
     return OwedEpochs() if not keys else OwedEpochs(2 + secrets.randbelow(STEPS - 1), keys)
 
 

@@ -5,16 +5,16 @@ slot for each partition (`published_ends`).
 |---|---|---|
 | 0 | sequence | int64, odd while a publication is under way |
 | 8 | publications | uint32, for threads that wait |
-| 12 | format | uint32: CHECKED, or UNCHECKED in files of an older segstore, which have no checks |
+| 12 | format | uint32: CHECKED, or UNCHECKED in files of an older segstore, which have no checksums |
 | 16 | nonce | int64: the number in the clean shutdown marker; 0 while the store is open |
 | 24 | generation | int64: counts the changes of the assignment of slots to partitions |
 | 32 | boot | int64: identifies the start of the machine after which the last writer opened the store |
-| 40 | doubt | int64: 1 if the recovery of a partition without a slot has failed |
-| 48 | check | CRC-32C of format, nonce, boot, doubt and spare (low 32 bits), and its complement |
+| 40 | doubt | int64: 1 if a sync of a partition without a slot may have failed |
+| 48 | checksum | CRC-32C of format, nonce, boot, doubt and spare (low 32 bits), and its complement |
 | 56 | spare | zero |
 
-The check does not cover the counters, because each value of a counter is valid. All numbers are in host byte
-order. Threads: any, because the functions have no state.
+The checksum does not cover the counters, because each value of a counter is valid. All numbers are in host
+byte order. Threads: any, because the functions have no state.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TRIES = 10  # the longest wait, in milliseconds, for a writer that is changing 
 
 
 class EndsHeader(NamedTuple):
-    """The header without its counters. `checked`: whether the header and the slots have checks."""
+    """The header without its counters. `checked`: whether the header and the slots have checksums."""
 
     checked: bool
     nonce: int
@@ -47,10 +47,9 @@ class EndsHeader(NamedTuple):
 
 
 class FoundHeader(NamedTuple):
-    """The result of `look`. `header` is None if the file is missing or damaged, or if a store that was open
-    wrote it before the last boot of the machine. `size` is the file's size, or 0 if the file is missing, is
-    no regular file, or has an impossible size. `damage` is a text about the damage; "" if the file is not
-    damaged.
+    """The result of `look`. `header` is None if the file is missing or damaged, or if the machine went
+    down while the store was open. `size` is the file's size, or 0 if the file is missing, is no regular file,
+    or has an impossible size. `damage` is a text about the damage; "" if the file is not damaged.
     """
 
     header: EndsHeader | None
@@ -70,7 +69,7 @@ def _check(held: bytes) -> bytes:
 
 
 def parse(data: bytes) -> EndsHeader | None:
-    """Return the header in these bytes; None if the check is wrong, or if they are no header of
+    """Return the header in these bytes; None if the checksum is wrong, or if they are no header of
     `.segstore/ends`.
     """
     form, nonce = struct.unpack_from("=Iq", data, FORMAT_AT)
@@ -90,7 +89,7 @@ def look(files: Files, path: str) -> FoundHeader:
     for _ in range(_TRIES):
         if found.header is not None or found.size < SIZE:
             break
-        time.sleep(0.001)  # a writer may have written the header, but not yet the check
+        time.sleep(0.001)  # a writer may have written the header, but not yet its checksum
         found = _look(files, path)
     if found.header is not None and found.header.nonce == 0 and found.header.boot != files.boot():
         return FoundHeader(None, found.size)

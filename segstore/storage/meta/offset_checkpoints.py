@@ -155,9 +155,9 @@ class LeaderEpochs(LeaderEpochCache):
     """Keeps the leader epochs of a partition, and writes their file (Kafka: LeaderEpochFileCache with its
     LeaderEpochCheckpointFile). Changes are in memory until `save`.
 
-    `save` may leave out the sync (Kafka: KAFKA-15046). Then a power cut may leave the old file, and the
-    missing epochs are found in the record batches. A flush calls `sync` before it reports the batches as
-    durable, because compaction may remove these batches later.
+    `save` may leave out the sync (Kafka: KAFKA-15046). Epochs that a power cut removes from the file are then
+    found in the record batches. Compaction may remove batches later, so a flush calls `sync` before it
+    reports the batches as durable.
     """
 
     def __init__(self, files: Files, path: Path, entries: Iterable[tuple[int, int]] = ()) -> None:
@@ -167,8 +167,8 @@ class LeaderEpochs(LeaderEpochCache):
 
     @classmethod
     def load(cls, files: Files, path: Path) -> LeaderEpochs:
-        """Return the epochs in the file; no epochs if the file is missing. As in Kafka, an entry removes all
-        earlier entries with the same or a larger epoch or start offset.
+        """Return the epochs in the file; no epochs if the file is missing. As in Kafka, an entry removes
+        earlier entries if their epoch or start offset is not smaller.
 
         Raises CorruptCheckpointError, OSError.
         """

@@ -1,18 +1,16 @@
 """The published ends, `.segstore/ends`: a mapped file in which the store's writer publishes the end offsets
-of each partition, so that other processes see new records. One sequence lock guards the file.
+of each partition for other processes. One sequence lock guards the file.
 
-The file has a header of 64 bytes (`ends_header`), then a slot of 64 bytes for each partition. A slot has the
-key, log start offset, log end offset, high watermark, last stable offset, recovery point, layout (a count of
-changes of the list of segments) and leader epoch, with a check (_native/ends.c). The key is a hash of topic
-id and partition, so that a slot itself identifies its partition. A slot with a wrong check is damaged, and
-ignored. If an older segstore wrote the file, its slots have no checks (`checked` is False), and an offset is
-used only if a checkpoint or the log confirms it. Numbers are in host byte order, because only this machine
-uses the file. The ends of an open store are valid only until the machine is booted again, because a power cut
-may leave some pages of the file old and others new.
+After a header of 64 bytes (`ends_header`) the file has a slot of 64 bytes for each partition: key (a hash of
+topic id and partition), log start offset, log end offset, high watermark, last stable offset, recovery point,
+layout (a count of changes of the list of segments) and leader epoch, with a checksum (_native/ends.c). A slot
+with a wrong checksum is ignored. If an older segstore wrote the file, its slots have no checksums (`checked`
+is False), and an offset is used only if a checkpoint or the log confirms it. Numbers are in host byte order.
+The ends of an open store are valid only until the machine is booted again, because a power cut may leave some
+pages of the file old and others new.
 
-Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file only
-grows, and is never truncated, so that a mapping of the file is always safe. A damaged header or slot is
-overwritten in place, so that readers which have the file mapped go on.
+The file only grows, and damage is overwritten in place, so that a mapping of the file stays safe. Threads and
+processes: one writer, and any number of readers (`EndsReader`) in any process.
 
 If several processes append to the store, the ends of its logs are in `.segstore/shared` (`shared_header`),
 and a slot of `.segstore/ends` has only a valid key. The header's generation changes when sharing begins, when
@@ -69,7 +67,7 @@ class Ends(NamedTuple):
 
     @property
     def synced(self) -> int:
-        """Return the recovery point itself, even if a sync has failed."""
+        """Return the recovery point, which is stored as its bitwise complement after a failed sync."""
         return max(self.recovery_point, ~self.recovery_point)
 
 
@@ -87,7 +85,7 @@ class SharingSide(Protocol):
     """
 
     def of(self, slot: int, key: int) -> Any:
-        """Return the share (`seg_share *`) of the partition in this slot. Raises OSError."""
+        """Return the `seg_share *` by which C uses the log's part of `.segstore/shared`. Raises OSError."""
 
     def show(self, shown: Sequence[Shown], ends: Any) -> None:
         """Publish the ends of these logs in `.segstore/shared`, all at one moment. `ends` is the memory
@@ -174,13 +172,13 @@ class _Mapped:
 
     @property
     def checked(self) -> bool:
-        """Return whether the header and the slots have checks."""
+        """Return whether the header and the slots have checksums."""
         header = ends_header.parse(self._memory[:HEADER])
         return header is None or header.checked
 
     def damaged(self) -> list[int]:
-        """Return the slots with a wrong check; an empty list during a publication, and after a publication in
-        which the writer was killed.
+        """Return the slots with a wrong checksum; an empty list during a publication, and after a publication
+        in which the writer was killed.
         """
         keys = (self._numbers(list(range((self._size - HEADER) // SLOT))) or [])[::8]
         return [slot for slot, key in enumerate(keys) if key == lib.SEG_ENDS_DAMAGED]
@@ -275,8 +273,8 @@ class _Mapped:
         return [Ends(*numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
 
     def _numbers(self, slots: list[int], shared: SharedMap | None = None) -> list[int] | None:
-        """Return the eight fields of `Ends` of each of these slots, all in one flat list. The ends of shared
-        logs come from `shared`. Return None if a publication is under way, and does not end.
+        """Return the eight fields of `Ends` of each of these slots, in one flat list, with the ends of shared
+        logs from `shared`; None if a publication is under way, and does not end.
         """
         # The caller refers to `shared`, so the memory of `shared` stays mapped during the call of C.
         n, numbers = len(slots), ffi.new("int64_t[]", slots)
@@ -290,8 +288,8 @@ class EndsWriter(_Mapped):
     partitions.
 
     `damage` lists the damages that were found and repaired at the open; a damaged slot is freed. `found`:
-    whether the file had a valid header. `was_checked`: whether the header and the slots had checks. `lost`:
-    whether the file was damaged.
+    whether the file had a valid header. `was_checked`: whether the header and the slots had checksums.
+    `lost`: whether the file was damaged.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -329,13 +327,13 @@ class EndsWriter(_Mapped):
         self._free = self._find_free()
 
     def _fill_up(self, files: Files, path: str, size: int) -> None:
-        """Extend the file to a multiple of STEP again."""
+        """Extend the file to the next multiple of STEP."""
         self.damage.append(f"its size is {size} bytes, not a multiple of {STEP}")
         with files.open(path, write=True) as handle:
             files.allocate(handle, size, STEP - size % STEP)
 
     def _mend(self) -> None:
-        """Make the sequence number even, add missing checks, and free damaged slots."""
+        """Make the sequence number even, add missing checksums, and free damaged slots."""
         # A writer that was killed within a publication leaves an odd sequence number. Readers wait until the
         # number is even.
         torn = self.cut_short
@@ -355,7 +353,8 @@ class EndsWriter(_Mapped):
             lib.seg_publish(self._bytes, self._size, [slot], list(_FREE), 1)
         if bad and not torn:
             self.damage.append(f"{len(bad)} of its slots are damaged")
-        if torn and self.nonce:  # a kill is not the cause, because nothing is published after a clean close
+        # After a clean close nothing is published, so no kill has made the sequence number odd.
+        if torn and self.nonce:
             self.damage.append("its sequence is odd")
         if bad or not self.was_checked:
             self._slots = self._scan_keys()
@@ -387,9 +386,9 @@ class EndsWriter(_Mapped):
             return self._slots[key]
 
     def restore(self, left: Mapping[int, Sequence[int]]) -> None:
-        """Give each partition in `.segstore/shared` the same slot in `.segstore/ends`, because guests use the
-        slots' numbers. A slot may be missing in `.segstore/ends` if the writer was killed within a
-        publication. `left` has the fields of `Ends` by slot. Raises OSError.
+        """Give each partition the slot in `.segstore/ends` that has the number of its slot in
+        `.segstore/shared`, because guests use the numbers. A slot may be missing in `.segstore/ends` if the
+        writer was killed within a publication. `left` has the fields of `Ends` by slot. Raises OSError.
         """
         for slot, values in left.items():
             if self._slots.get(values[0]) == slot or slot in self._slots.values():
@@ -417,8 +416,8 @@ class EndsWriter(_Mapped):
             self._bump_generation()
 
     def leave(self) -> None:
-        """Publish nothing from now on, because another process becomes the host. A sync that ends later is
-        not published either.
+        """Publish nothing from now on, not even a sync that ends later, because another process becomes the
+        host.
         """
         with self.lock:
             self._has_left = True
@@ -519,8 +518,8 @@ class EndsWriter(_Mapped):
             slots = [slot for slot, _, _ in shown]
             flat = [number for _, numbers, _ in shown for number in numbers]
             lib.seg_publish(self._bytes, self._size, slots, flat, len(slots))
-            if self._claimed:  # this makes readers read the keys again
-                self._bump_generation()
+            if self._claimed:
+                self._bump_generation()  # this makes readers read the keys again
                 self._claimed = False
         for call in self.on_published:
             call()
@@ -552,18 +551,18 @@ class EndsWriter(_Mapped):
 
     @property
     def doubted(self) -> bool:
-        """Return whether `doubt` was called after the last clean close."""
+        """Return whether a sync of a partition without a slot may have failed after the last clean close."""
         return self._doubt
 
     def doubt(self) -> None:
-        """Record in the header that the recovery of a partition without a slot has failed."""
+        """Record in the header that a sync of a partition without a slot may have failed."""
         self._doubt = True
         self._write_header(self.nonce)
 
     def begin(self) -> None:
         """Record durably in the header that the store is open. Without that, a power cut could bring back the
-        nonce of the last clean close, and from a nonce without a marker the next open would conclude that a
-        broker was killed here. Raises OSError.
+        number of the last clean close, and the next open, which finds no clean shutdown marker, would
+        conclude that a broker was killed here. Raises OSError.
         """
         self._boot = self._files.boot()
         self.set_nonce(0)
@@ -630,9 +629,8 @@ class EndsReader(_Mapped):
         return EndsGlance(ffi.new("seg_seen *", seen | {"shared": _of_c(shared)}), (memory, shared))
 
     def sealed(self, key: int) -> dict[int, int]:
-        """Return {base offset: end in bytes} of those segments of a shared log that were closed to appends
-        (sealed), and to which another process may still write after this end. Bytes after the end are not
-        part of the log.
+        """Return {base offset: end in bytes} of a shared log's sealed segments, which are closed to appends.
+        Bytes that another process writes after this end are not part of the log.
         """
         slot, shared = self._slots.get(key), self.shared
         return {} if slot is None or shared is None else shared.sealed(slot, key)
@@ -691,7 +689,7 @@ def _write_anew(files: Files, handle: Handle, generation: int = 0) -> None:
 
 
 def open_reader(files: Files, path: str) -> EndsReader | None:
-    """Return a reader of `.segstore/ends`; None if the file is missing or damaged, or if a store that was
-    open wrote it before the last boot of the machine. Raises OSError.
+    """Return a reader of `.segstore/ends`; None if the file is missing or damaged, or if the machine
+    went down while the store was open. Raises OSError.
     """
     return None if ends_header.look(files, path).header is None else EndsReader(files, path)

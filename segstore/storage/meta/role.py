@@ -28,8 +28,8 @@ class Role:
 
     A standby also has its `mode`, "async" or "sync", and a permanent `directory_id`. `promoting` is the
     leader epoch of a promotion that has begun, else NOT_PROMOTING; `old` and `reason` describe the promotion.
-    If this directory was the primary before, `own` has the ids of topics that this directory had as the
-    primary, and that the standby has not found at the new primary yet.
+    If this directory was the primary before, `own` has the ids of its topics that were not found at the new
+    primary yet.
     """
 
     kind: str
@@ -61,8 +61,8 @@ ROLE = CheckedFile(names.ROLE, "role", _role, 1 << 20)
 
 
 def has_only(files: Files, root: str, left: Collection[str] = ()) -> bool:
-    """Return whether a directory has no files except `left` and temporary files of segstore. A process that
-    was killed before it wrote the role may leave such temporary files. Raises OSError.
+    """Return whether a directory has no files except `left` and segstore's temporary files, which a killed
+    process may have left. Raises OSError.
     """
     found = {*files.listdir(root)}.difference(left)
     if not found:

@@ -2,13 +2,16 @@
 offsets.
 
 Each file is a text of (topic, partition, offset) in Kafka's format, which has no checksum. A copy with a
-checksum (`checked_copy`) has the same offsets. If the last writer wrote the copy, the copy is used, and the
-text files are written anew from the copy. If a broker that was killed may have written the text files after
-the copy, the text files are used, but the smaller log start offset of text file and copy is used, because it
-keeps more records. If the copy is missing or damaged, or if a broker has closed the directory after the copy
-was written, only the text files are used, and no record is deleted because of a text file. A log start offset
-that only a text file has is a "claim": the copy lists it in `claims` until the log start offset moves. If a
-partition is not opened, its lines stay.
+checksum (`checked_copy`) has the same offsets.
+
+- If the last writer wrote the copy, the copy is used, and the text files are written anew from it.
+- If a broker that was killed may have written the text files after the copy, the text files are used, but of
+  the two log start offsets the smaller is used, because it keeps more records.
+- If the copy is missing or damaged, or if a broker has closed the directory after the copy was written, only
+  the text files are used, and no record is deleted because of a text file.
+
+A log start offset that only a text file has is a "claim": the copy lists it in `claims` until the log start
+offset moves. If a partition is not opened, its lines stay.
 
 Threads: any; one lock, held while files are written.
 """
@@ -48,8 +51,8 @@ class RootCheckpoints:
 
     `there` are the paths, below the root, of all files in the root and in `.segstore`. `marker` and
     `published` are the numbers that the clean shutdown marker and `.segstore/ends` had before this open; None
-    if the file was missing. `copied` is False if an older segstore, which makes no copy, wrote
-    `.segstore/ends`.
+    if the file was missing. `copied` is False if an older segstore wrote `.segstore/ends`: it makes no copy
+    of the checkpoints.
     """
 
     def __init__(
@@ -111,8 +114,8 @@ class RootCheckpoints:
     ) -> None:
         """Write the copy, then the files with changes, and sync all of them. `changes` has new offsets by the
         file's name, or is a function that returns such a mapping. `nonce` is the number in the clean shutdown
-        marker of a clean close, else 0. If nothing has changed, and `nonce` is 0, nothing is written; if
-        `nonce` is not 0, the copy is written nevertheless. Raises OSError.
+        marker of a clean close, else 0. If nothing has changed, nothing is written, except the copy if
+        `nonce` is not 0. Raises OSError.
         """
         with self._lock:
             # The function is called under the lock, so that a thread with older offsets can't write after a
@@ -131,7 +134,8 @@ class RootCheckpoints:
 
     def claim(self, key: TopicPartitionKey, log_start: int) -> None:
         """Record that no source with a checksum confirms this log start offset of a partition. The claim is
-        valid until the log start offset changes, and becomes durable when the copy is next written.
+        valid until the log start offset changes, and becomes durable at the next write of the checkpoints'
+        copy.
         """
         with self._lock:
             self._claims[key] = log_start
@@ -145,7 +149,7 @@ class RootCheckpoints:
 
     def forget(self, topic: str, but: tuple[int, ...] = ()) -> None:
         """Remove the lines of a topic's partitions, except the partitions in `but`, so that new partitions
-        with the same numbers don't get these offsets. Raises OSError.
+        with the same numbers don't get the old offsets. Raises OSError.
         """
         self.update(
             {
@@ -193,9 +197,9 @@ def _is_checked(
 
 
 def agreed_start(noted: int | None, checked: bool, published: Ends | None, ends_checked: bool) -> int:
-    """Return the log start offset to use: `noted`, the offset in the checkpoint (None if the partition has no
-    line), or the published offset. If only the published offset has a checksum, it is used. In all other
-    cases the smaller of the two offsets is used, because it keeps more records.
+    """Return the log start offset to use. `noted` is the offset in the checkpoint; None if the partition has
+    no line. If only the published offset has a checksum, it is used; else the smaller offset is used, because
+    it keeps more records.
     """
     if published is None:
         return noted or 0

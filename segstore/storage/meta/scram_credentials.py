@@ -3,9 +3,8 @@ user and mechanism.
 
 The credentials are a `CheckedFile` in two copies. If a part of a copy is damaged, the whole copy is ignored.
 A copy is replaced by a rename, so that a crash leaves the old credentials or the new credentials. The file
-has no passwords, and nobody can authenticate by its values. But somebody who reads the file can find out by
-trying whether a password is right. Threads: any may read; a thread that writes holds the lock of
-`segstore.coordinator.credentials`.
+has no passwords, and nobody can authenticate by its values, but its values show whether a guessed password is
+right. Threads: any may read; a thread that writes holds the lock of `segstore.coordinator.credentials`.
 """
 
 from __future__ import annotations

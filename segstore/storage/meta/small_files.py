@@ -21,7 +21,7 @@ from segstore.files import Files
 
 T = TypeVar("T")
 
-# The errors if a FIFO, a link, a directory or an overlong file has the name of a file. They are permanent.
+# The errors if a FIFO, a link, a directory or an overlong file is in the place of a file. They are permanent.
 # Other errors (EMFILE, EIO, ENOMEM, EACCES) may be transient, so they don't show that a file is damaged.
 NOT_A_FILE = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EFBIG})
 
@@ -74,9 +74,9 @@ class Copies(Generic[T]):
         return self.believed().content
 
     def believed(self) -> Copy[T]:
-        """Return the copy to use: the first copy, unless the second copy is better, because only the second
-        copy can be parsed, or only its checksum matches. The second copy is read only if the first copy's
-        checksum does not match. Raises the errors of `read`.
+        """Return the copy to use: the first copy, unless only the second copy can be parsed, or only the
+        second copy's checksum matches. The second copy is read only if the first copy's checksum does not
+        match. Raises the errors of `read`.
         """
         first = self._look(self.paths[0])
         return first if first.checked else self._right(first, self._look(self.paths[1]))

@@ -71,9 +71,9 @@ class TopicInfo:
     `error` is None, or the error that each use of the topic raises, because the topic can't be used. `lost`
     is None, or the error of a damaged settings file if the topic can be used, because the topic's id and
     partitions were found in its directories. Until `Store.alter_topic` or a repair writes settings, nothing
-    of such a topic is deleted or compacted, and each append is synced. `compacted` has pairs (partition,
-    offset): below this offset the log was compacted under earlier settings. `of_broker`: whether a broker may
-    have written records of the topic, among them messages of magic 0 and 1.
+    of a topic with `lost` is deleted or compacted, and each append is synced. `compacted` has pairs
+    (partition, offset): below this offset the log was compacted under earlier settings. `of_broker`: whether
+    a broker may have written records of the topic, among them messages of magic 0 and 1.
     """
 
     name: str

@@ -4,10 +4,10 @@
 A settings file has a topic's settings, number of partitions and id, with a checksum (`framed`). A topic of
 segstore exists if its settings file exists. The file is written and synced before the first partition
 directory is made, and removed after the last directory, so that after a crash the next open can finish
-`create`, `add_partitions` or `delete` of `TopicAdmin`. A broker's topic has no settings file, and its
-partitions and id are found in its directories. If both copies of a settings file are damaged, the topic's
-partitions and id are found in its directories too, and the settings count as lost (`TopicInfo.lost`). If a
-topic with damaged settings has no logs, it is listed with an `error`, and other topics can be used.
+`create`, `add_partitions` or `delete` of `TopicAdmin`. A broker's topic has no settings file: its partitions
+and id are found in its directories. If both copies of a settings file are damaged, the topic's partitions and
+id are found in its directories too, and the settings count as lost (`TopicInfo.lost`). If a topic with
+damaged settings has no logs, it is listed with an `error`.
 
 Threads: the store's lock is held during each change; any thread may read.
 """
@@ -235,8 +235,8 @@ class TopicFiles:
     def _without_settings(
         self, topic: str, ids: list[int], error: CorruptCheckpointError | InvalidTopicError | OSError
     ) -> TopicInfo:
-        """Return a topic whose settings can't be read. The topic's partitions and id are found in its
-        directories.
+        """Return a topic whose settings can't be read, with the partitions and the id that its directories
+        have.
         """
         path = self.settings(topic).paths[0]
         if isinstance(error, InvalidTopicError):
@@ -303,8 +303,8 @@ class TopicFiles:
         return [os.path.join(self._root, name) for name in sorted(found)]
 
     def remove_buried(self) -> None:
-        """Remove the directories of all deleted partitions. If an object in such a directory can't be
-        removed, it stays, and a warning is logged. Raises OSError.
+        """Remove the directories of all deleted partitions. An object that can't be removed stays, and a
+        warning is logged. Raises OSError.
         """
         for grave in self.buried():
             left = self._remove_grave(grave)
@@ -313,8 +313,8 @@ class TopicFiles:
         self._files.sync_dir(self._root)
 
     def _remove_grave(self, grave: str) -> list[str]:
-        """Remove the files in a deleted partition's directory, then the directory. Return the names of
-        objects that can't be removed.
+        """Remove a deleted partition's directory and its files, and return the names of objects that can't be
+        removed.
         """
         if self._files.is_symlink(grave):
             self._files.unlink(grave)

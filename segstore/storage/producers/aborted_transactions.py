@@ -120,9 +120,7 @@ class AbortedTransactions:
         self._found: _ReadEntries | None = None
 
     def stable_offset(self, view: LogView) -> int:
-        """Return the last stable offset of a log that a broker writes, because a broker does not publish this
-        offset.
-        """
+        """Compute the last stable offset of a broker's log, because a broker does not publish this offset."""
         ongoing = self._replay(view).ongoing
         unstable = min(ongoing.values(), default=view.end_offset)
         return min(max(unstable, view.start_offset), view.end_offset)
@@ -141,7 +139,7 @@ class AbortedTransactions:
 
     def without(self, view: LogView, records: Records) -> Records:
         """Return the records that belong to no aborted transaction. The result ends before the first record
-        whose transaction has an unknown outcome. Raises CorruptRecordError if that is the first of `records`.
+        whose transaction has an unknown outcome. Raises CorruptRecordError if there is no record before it.
         """
         bad, doubt = self.judged(view, records.batches)
         if doubt is not None:
@@ -185,8 +183,8 @@ class AbortedTransactions:
             if done.end_offset < view.end_offset:
                 try:
                     slot = view.slot(max(done.end_offset, view.start_offset))
-                    # After a compaction or a roll the view may have another segment here. Such a segment is
-                    # read from its beginning: the state skips batches that were applied before.
+                    # After a compaction or a roll the view may have another segment here, which is read from
+                    # its beginning: the state skips batches that were applied before.
                     same = view.segments[slot] is done.segment
                     for at in range(slot, len(view.segments)):
                         done = self._take_in(view, at, done.position if at == slot and same else 0, done)

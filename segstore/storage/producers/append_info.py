@@ -5,9 +5,9 @@ The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo
 batches of an append at once; the sequences of these batches must be consecutive. If the batches follow the
 last batch of a known producer, C code checks them (`_native/claim.h`). Nothing is on disk.
 
-Threads: the holder of the partition's append token (the lock for appends). No other thread can append between
-the check and the write of an append. So if two threads send the same batch, one thread writes the batch, and
-the other thread gets the offset of this batch.
+Threads: the holder of the partition's append token (the lock for appends), from the check to the write of an
+append. So if two threads send the same batch, one thread writes the batch, and the other thread gets the
+offset of this batch.
 """
 
 from __future__ import annotations
@@ -151,9 +151,9 @@ def _sequences(chunks: Sequence[Encoded]) -> list[tuple[int, int]]:
 def _repeated(
     entry: ProducerEntry, template: Template, batches: list[tuple[int, int]]
 ) -> list[BatchMetadata]:
-    """The state retains the producer's last 5 batches. Return the retained batches that have the same
-    sequences as `batches`. If one of `batches` is not retained, raise DuplicateSequenceError if the sequences
-    of `batches` are below the retained sequences, else OutOfOrderSequenceError.
+    """Return those of the producer's last 5 batches that have the sequences of `batches`. If one is missing,
+    raise DuplicateSequenceError if the sequences of `batches` are below those of the last 5 batches, else
+    OutOfOrderSequenceError.
     """
     known = {(batch.first_sequence, batch.last_sequence): batch for batch in entry.batches}
     found = [known[key] for key in batches if key in known]

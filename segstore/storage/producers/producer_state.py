@@ -354,14 +354,14 @@ class ProducerState:
 
         The time of a producer's last write is the timestamp of its last record (Kafka:
         ProducerStateManager.isProducerExpired), or the time of its last append in this process if that is
-        later. So a producer that writes records with old timestamps now is not forgotten.
+        later, so that a producer that writes old timestamps now is not forgotten.
         """
         return int(lib.seg_producers_expire(self.c, max(now_ms - after_ms, -INT64_MAX)))
 
 
 def _checked(code: int) -> int:
-    """Return `code`, the result of a C function that changes the table. Raise MemoryError if the C function
-    found no memory, so that some batches were not applied.
+    """Return `code`, the result of a C function that changes the table; raise MemoryError if the function had
+    no memory to apply all batches.
     """
     if code < _NO_OFFSET:
         raise MemoryError("no memory for another producer")

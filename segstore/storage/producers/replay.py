@@ -54,8 +54,8 @@ def take_in(
     """Apply batches of a segment to `state`, and return the transactions that they abort. `memory` is the
     memory of an array of `seg_batch` with the batch headers.
 
-    If a transaction marker can't be read, and `damaged` is None, CorruptRecordError is raised. If `damaged`
-    is given, the error is put into `damaged` under the marker's offset, and the marker counts as an abort.
+    If a transaction marker can't be read, CorruptRecordError is raised. But if `damaged` is given, the error
+    is put into `damaged` under the marker's offset, and the marker counts as an abort.
     """
 
     def read_control(i: int) -> tuple[int, int]:

@@ -270,7 +270,7 @@ def _sync_from(files: Files, directory: str, taken: list[int], recovery_point: i
 
 
 def _drop_snapshots_above(files: Files, directory: str, offset: int) -> list[int]:
-    """Remove the snapshots above `offset`. Return the offsets of the snapshots that stay."""
+    """Remove the snapshots above `offset`, and return the offsets of the snapshots that stay."""
     taken = snapshots(files, directory)
     stray = [o for o in taken if o > offset]
     for gone in stray:

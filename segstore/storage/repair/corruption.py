@@ -144,8 +144,8 @@ class _Search:
 
     def _next(self, position: int, least: int | None = None) -> tuple[int, int]:
         """Return the position and base offset of the next whole batch whose offsets can belong to this
-        segment, or (size of the segment, `below`) if there is no such batch. `least` is the smallest valid
-        base offset, by default `expected`.
+        segment, or (size of the segment, `below`) if there is none. `least` is the smallest valid base
+        offset, by default `expected`.
         """
         size, header = self.segment.size, ffi.new("seg_batch *")
         least = self.expected if least is None else least
@@ -228,8 +228,8 @@ def _rewrite(partition: Partition, segment: Segment, found: list[LostRange], bel
         swap(partition, [segment], new)
     except BaseException:
         if partition.unsettled is None and segment in partition.view.segments:
-            # An error of `undo` is dropped, because the first error is raised. `remove_strays` removes the
-            # files that are left before the next swap.
+            # An error of `undo` is dropped, because the error that caused the undo is raised. The next
+            # rewrite calls `remove_strays`, which removes the files that this undo has left.
             with suppress(OSError):
                 undo(partition, output.segments)
         raise

@@ -83,9 +83,9 @@ class ProducerFiles:
         return found
 
     def _see(self, batches: NDArray[np.void], beside: bool) -> None:
-        """Set `_whole` to False if a producer's batch may be missing: if there is a gap in the offsets, or an
-        empty batch without a producer id, or not `beside`. `beside`: the batches directly follow the bytes
-        that were read before them.
+        """Set `_whole` to False if a producer's batch may be missing: the offsets have a gap, an empty batch
+        has no producer id, or `beside` is False. `beside`: the batches directly follow the bytes that were
+        read before them.
         """
         if not len(batches):
             return
@@ -121,6 +121,6 @@ class ProducerFiles:
         try:
             self._files.read_file(self._path(offset))
         except OSError as error:
-            unreadable(error, self._path(offset))  # this raises a transient error: the snapshot then stays
+            unreadable(error, self._path(offset))  # a transient error is raised, so the snapshot stays
         self._files.unlink(self._path(offset))
         return {(offset, names.SNAPSHOT): REMOVED}

@@ -117,7 +117,7 @@ def repair(
 
     Indexes, producer snapshots and checkpoints are rewritten from the logs. If `quarantine`, bytes of a log
     that are no batch and lie below the recovery point are moved to `.segstore/quarantine`, and an empty batch
-    takes the place of the lost offsets. Without `quarantine` such damage stays, and `check` reports it again.
+    takes the place of the lost offsets. Without `quarantine` the damage stays, and `check` reports it again.
     `progress` is called with the size in bytes of each checked segment; if there was a finding, it is called
     twice for each segment.
 
@@ -190,7 +190,8 @@ def _locked(files: Files, root: str) -> Iterator[None]:
         if not has_living_members(files, root):
             yield
             return
-    raise locked(files, root)  # raised after the lock is released: the error names the lock's holder
+    # This process has released the lock before this line, so the error does not name it as the holder.
+    raise locked(files, root)
 
 
 def _open_all(store: Store) -> None:
@@ -217,5 +218,5 @@ def _cut(done: Recovered) -> Repaired:
 
 
 def _is_damage(finding: Finding) -> bool:
-    """Return whether a finding is damage in a log. The functions that repair logs report such damage."""
+    """Return whether a finding is damage in a log. The functions that repair logs report its repair."""
     return finding.path.endswith(names.LOG) and finding.position is not None

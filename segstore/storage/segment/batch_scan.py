@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 CHUNK = 4 << 20
 LARGE = 16 << 10  # a sparse scan does not read the records of batches above this many bytes
 AT_A_TIME = 4096
-MOST_SEARCHED = 64 << 20  # at most this many bytes are searched at a time for a whole batch after damage
+# The search for the next undamaged batch after damage reads at most so many bytes at once.
+MOST_SEARCHED = 64 << 20
 BAD = {
     lib.SEG_SHORT: "the file ends within the batch",
     lib.SEG_BAD_LENGTH: "impossible length",

@@ -155,8 +155,8 @@ class Segment:
         return handle
 
     def hold(self, handle: Handle, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
-        """Read from `handle` and `indexes` until `release` is called, even if other files get the names of
-        these files.
+        """Keep `handle` and `indexes`: all reads before the call of `release` use them, even if other files
+        get the names of these files.
         """
         with self._loading:
             self._held, self._indexes, self._largest = handle, indexes, None

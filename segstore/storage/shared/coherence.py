@@ -2,10 +2,10 @@
 host map the same memory.
 
 The socket is `.segstore/host`, a Unix socket. A guest writes a random number into its slot of
-`.segstore/shared`, and sends the slot's index to the host. The host answers with the random number that it
-reads from this slot, and with the device and inode of the file that the host has mapped. If the guest has
-mapped another file, or sees other pages of the file, the answer is not what the guest expects. A guest on
-another kernel finds no host, because Unix sockets connect processes of one kernel only.
+`.segstore/shared`, and sends the slot's index. The host answers with the number that it reads from this slot,
+and with the device and inode of the file that it has mapped. The answer is not what the guest expects if the
+guest has mapped another file, or sees other pages of the file. A guest on another kernel finds no host,
+because Unix sockets connect processes of one kernel only.
 
 The connection stays open, so that a guest notices by a poll that the host has closed the store, or has died.
 

@@ -14,7 +14,7 @@ _WAITED, _WHO_BITS, _INCARNATION = 1 << 31, 2, 32
 
 
 class HeldLock(NamedTuple):
-    """A lock that a member holds. `key` is the slot key of the partition whose log is locked. `slot` and
+    """A lock that a member holds. `key` identifies the partition whose log is locked (`slot_key`). `slot` and
     `incarnation` identify the member. `kind` is "append" or "sync".
     """
 

@@ -1,16 +1,14 @@
 """The shared file, `.segstore/shared`, which all members of a shared store map into their memory.
 
-The file has a header, a slot for each member, and a part for each log, as declared in
-`_native/contract/shared.h`: all fields have fixed widths and host byte order, and no field is a pointer. The
-file is valid until the machine is booted again. It is never synced.
+The file has a header, a slot for each member, and a part for each log (`_native/contract/shared.h`). All
+fields have fixed widths and host byte order, and no field is a pointer. The file is never synced.
 
 - F1: all shared data is in this file.
 - F2: the file is fully allocated before it is mapped. It grows in steps of 64 KiB, is never truncated, and is
   not unlinked while a member lives. A mapping stays until the object that made the mapping is freed.
 - F3: the file is valid if its magic, format and size are right, if it was made after the last boot of the
-  machine, and if it is no copy: its header has the file's own identity (`which`). An invalid file is
-  rewritten by a host that finds no living member. The file is rewritten in place, because readers may have it
-  mapped. The magic is written last.
+  machine, and if it is no copy: a copy has another inode than its header says. A host that finds no living
+  member rewrites an invalid file in place, because readers may have it mapped. The magic is written last.
 
 A valid file is in use only while it is `live`. A joining guest first locks its byte (`member_locks`), then
 reads `live`. A host that closes the store checks whether other members live, refuses new members by changing
@@ -242,9 +240,7 @@ class SharedFile:
 
 
 def _let_go(memory: Any, pointer: Any) -> None:
-    """Do nothing. `ffi.gc` calls this function when `pointer` is freed. Until then `ffi.gc` refers to the
-    function, and so to `memory`.
-    """
+    """Do nothing: until `pointer` is freed, `ffi.gc` refers to this function, and so to `memory`."""
 
 
 def _size_of(number: int) -> int:
@@ -264,9 +260,8 @@ def _boot(files: Files) -> tuple[int, int]:
 
 
 def _is_kept(files: Files, root: str) -> bool:
-    """Return True if the file is valid and live. Return False if the file is not valid and live, and no
-    member lives: then the file may be rewritten. Raises UnsupportedFormatError, OSError; StorageError (EBUSY)
-    if members live and the file is not valid.
+    """Return whether the file is valid and live; if not, no member lives, and the file may be rewritten.
+    Raises UnsupportedFormatError, OSError; StorageError (EBUSY) if a member lives and the file is not valid.
     """
     end = time.monotonic() + _PATIENCE
     while has_living_members(files, root):

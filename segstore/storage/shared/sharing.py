@@ -55,7 +55,7 @@ class AbandonedLog(NamedTuple):
 
 class Sharing:
     """Keeps the shares of a host's partitions. `found`: whether an earlier host has left logs open.
-    `take_over` is called for each such log when its partition is opened.
+    `take_over` is called for each of these logs when its partition is opened.
     """
 
     def __init__(self, members: Members, file: SharedFile, *, found: bool) -> None:
@@ -102,15 +102,15 @@ class Sharing:
         self.members.become_host()
 
     def sealed(self, slot: int, key: int) -> dict[int, int]:
-        """Return {base offset: end in bytes} of those segments of a log that were closed to appends (sealed),
-        and to which a process that is stopped now may still write after this end.
+        """Return {base offset: end in bytes} of a log's sealed segments, which are closed to appends. A
+        process that is stopped now may still write bytes after this end.
         """
         pairs = ffi.new("int64_t[]", 2 * lib.SEG_SEALED)
         n = lib.seg_shared_sealed(self.file.memory, self.file.size, slot, key, pairs)
         return {pairs[2 * i]: pairs[2 * i + 1] for i in range(n)}
 
     def of(self, slot: int, key: int) -> Any:
-        """Return the share (`seg_share *`) of the partition with this slot. Raises OSError."""
+        """Return the `seg_share *` by which C code uses the log's part of the shared file. Raises OSError."""
         share = self._shares.get(slot)
         if share is None or share.key != key:
             size = self.file.size

@@ -40,8 +40,8 @@ _LONGEST_WAIT = 100
 
 
 class MemberRequest(NamedTuple):
-    """A request about the log with this number and slot key. The fields have the same names as in
-    `seg_shared_member`.
+    """A request about the log with this number and slot key (a hash of topic id and partition). The fields
+    have the same names as in `seg_shared_member`.
     """
 
     log: int
@@ -62,9 +62,8 @@ class Asking:
         self._lock = Mutex()
 
     def ask(self, what: int, request: MemberRequest) -> None:
-        """Send a request of the kind `what` (SEG_ASKS_...), and return when the host has answered AGAIN. If
-        the answer is an error, it is raised. Raises HostUnavailableError if no answer comes within
-        `shared.answer.ms`.
+        """Send a request of the kind `what` (SEG_ASKS_...), and wait for the answer. If the answer is an
+        error, it is raised. Raises HostUnavailableError if no answer comes within `shared.answer.ms`.
         """
         with self._lock:
             c, slot = self._members.c, self._members.shared.member(self._members.slot)

@@ -67,8 +67,8 @@ class BelievedEnds:
 
     def believed(self) -> EndsReader | None:
         """Return a reader of `.segstore/ends` if the store's last writer wrote this file, and no broker has
-        used the directory after that; else None. This is the case if there is no clean shutdown marker and
-        the nonce in the file is 0, or if the nonce is the marker's number and the file has checksums.
+        used the directory after that; else None. The last writer wrote the file if its nonce is 0 and there
+        is no clean shutdown marker, or if its nonce is the marker's number and it has checksums.
         """
         ends = self.found()
         if ends is None:
@@ -125,8 +125,8 @@ class BelievedEnds:
             self._ends.wake()
 
     def _renewed(self, ends: EndsReader) -> EndsReader | None:
-        """Return `ends`. But if another file has replaced `.segstore/ends`, return a reader of the new file,
-        or None if the new file can't be used.
+        """Return `ends`, or a reader of the file that has replaced `.segstore/ends`; None if the new file
+        can't be used.
         """
         try:
             if self._files.inode(self.path) == ends.inode:

@@ -3,8 +3,8 @@ itself.
 
 Nothing is on disk. The storage layer knows clients only by the `StoreClient` protocol. The references to
 clients are weak, so that a dropped client is freed. Threads: any. A second thread that closes the store waits
-for the first thread, unless the second thread runs a consumer's listener: the first thread waits for that
-listener.
+for the first thread, unless the second thread runs a consumer's listener, because the first thread waits for
+that listener.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Turn(IntEnum):
 
 
 class Unwritten(NamedTuple):
-    """The records that a client had accepted and did not write: their number by (topic, partition), and the
+    """The records that a client accepted and could not write: their number by (topic, partition), and the
     last error.
     """
 
@@ -95,10 +95,9 @@ class Clients:
     def attach(self, client: StoreClient) -> None:
         """Attach a client. Raises StoreClosedError if the store is being closed."""
         key = id(client)
-        # The callback is `dict.pop`, a function of C, because CPython drops a Ctrl-C that a Python callback
-        # of a weak reference raises. Python passes the dead reference to the callback, and `pop` takes it as
-        # the default for a missing key. No lock is needed, because either the closing thread sees the client,
-        # or this thread sees `_refused`.
+        # The callback is `dict.pop`, a C function, because CPython drops a Ctrl-C that a Python callback of a
+        # weak reference raises. `pop` takes the dead reference, its last argument, as the default value. No
+        # lock is needed: either a closing thread finds the client, or this thread finds `_refused` set.
         self._attached[key] = weakref.ref(client, partial(self._attached.pop, key))
         if self._refused:
             del self._attached[key]

@@ -1,8 +1,8 @@
 """A guest: a process that writes a shared store beside its host (docs/shared.md).
 
-A guest appends and reads without asking the host. Only the host changes topics, segments and checkpoints. A
-guest appends to segment files, changes its own slot in `.segstore/shared`, and writes the files of long
-appends (`guest_staging`). Threads: any.
+A guest appends to segment files and reads them without asking the host. It also changes its own slot in
+`.segstore/shared`, and writes the files of long appends (`guest_staging`). Only the host creates and removes
+topics and segments, and writes checkpoints. Threads: any.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class StoreGuest(StoreReader):
 
     def slot_of(self, key: int) -> int:
         """Return the partition's slot in `.segstore/ends`. Raises StoreClosedError if the partition has no
-        slot: the topic was deleted, or is just being created.
+        slot, because the topic was deleted or is just being created.
         """
         slot = self._slot(key)
         if slot is None:
@@ -221,7 +221,7 @@ class StoreGuest(StoreReader):
                 each.flush()
             except StoreClosedError:
                 self.context.check_writable()
-                continue  # `each.flush` raises the error because the topic was deleted
+                continue  # the topic was deleted
             except SegstoreError as error:
                 errors.append(error)
         try:

@@ -35,14 +35,13 @@ class StagedAppend:
         self._unavailable = unavailable
 
     def run(self, chunks: Iterable[Encoded], seconds: float) -> int:
-        """Append the records, and return the first offset. The records are durable when this returns, and
-        become visible all at once.
+        """Append the records, durably and visible all at once, and return the first offset.
 
         Nothing is appended if this raises StorageError, RecordTooLargeError, UnknownTopicOrPartitionError,
-        StagedFilesError, StoreClosedError, or HostUnavailableError: the host has not begun to add the staged
-        files to the log (the adoption) within `seconds`. Raises KafkaTimeoutError if the host has begun the
-        adoption, and has not finished it within another `seconds`. After KafkaTimeoutError or an interrupt
-        either all records are appended, now or later, or no record is ever appended.
+        StagedFilesError or StoreClosedError, or HostUnavailableError because the host has not begun to add
+        the staged files to the log (the adoption) within `seconds`. Raises KafkaTimeoutError if the host
+        has not finished the adoption within another `seconds`. After KafkaTimeoutError or an interrupt either
+        all records are appended, now or later, or no record is ever appended.
         """
         context = self._context
         with os_errors(), Stager(context.root, clock=context.clock, files=context.files) as stager:
@@ -72,8 +71,7 @@ class StagedAppend:
                 sealed.wait(sealed.patience)
             error = self._unavailable()
         except SegstoreError as refused:
-            # The host would retry the adoption after some of these errors, so `take_back` below withdraws the
-            # staged append.
+            # The host may try the adoption again, so `take_back` below withdraws the staged append.
             error = refused
         except BaseException:
             sealed.take_back()

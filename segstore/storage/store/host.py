@@ -2,8 +2,8 @@
 
 A request may be answered twice, even by two hosts one after the other. The second answer changes nothing.
 Threads: the host's own thread, which takes the append token (the lock for appends) of one partition at a
-time; and a thread for each request that waits for a disk or for the owner of a log's lock, so that requests
-for other logs need not wait.
+time; and a thread for each request that waits for a disk or for the owner of a log's lock, so that other
+requests need not wait.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Host:
         thread.start()
 
     def _may_wait(self, request: Any) -> bool:
-        """Return whether a request waits for a disk, or for another process that holds a log's lock."""
+        """Return whether the answer may wait for a disk, or for another process that holds a log's lock."""
         log = self._members.shared.log_if_there(request.log)
         held = log is not None and log.open and log.lock & 0xFFFFFFFF
         return bool(request.asks != lib.SEG_ASKS_READY or held)

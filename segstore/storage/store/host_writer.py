@@ -137,7 +137,8 @@ class HostWriter(StoreWriter):
 
     def _take_over_all(self) -> None:
         """Open the logs that an earlier host left open. Raises StorageError."""
-        # The ends of these logs are only in `.segstore/shared`, and nobody reads that file after this close.
+        # The ends of logs that were left open are only in `.segstore/shared`, which nobody reads after this
+        # close.
         assert self.sharing is not None
         try:
             for info in list(self.topics.values()):
@@ -147,12 +148,12 @@ class HostWriter(StoreWriter):
                     if slot is not None and self.sharing.is_left(slot, key):
                         self.partition(info.name, number)
         except BaseException:
-            self.sharing.file.live = True  # this makes the next host read the file, and open these logs
+            self.sharing.file.live = True  # so the next host reads the file, and opens the logs
             raise
 
     def _others_live(self) -> bool:
-        """Return whether another member is alive. If no other member is alive, change `.segstore/shared` so
-        that no new member can join.
+        """Return whether another member is alive; if not, change `.segstore/shared` so that no member can
+        join.
         """
         sharing = self.sharing
         assert sharing is not None

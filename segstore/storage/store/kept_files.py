@@ -112,16 +112,15 @@ class KeptFiles:
         try:
             PRODUCER_ID.write(self._files, self._root, first)
         except OSError as error:
-            # A full disk is reported here, because no append reports it: a producer without an id can't
-            # append.
+            # No append would report the full disk, because a producer without an id can't append.
             if error.errno in NO_ROOM:
                 self._context.full.met(error)
             raise
 
     def skip_producer_ids(self) -> None:
         """Raise the first free producer id by a random step, because another copy of this store may hand out
-        the next ids. Nothing is changed if the disk is full, or if `producer-ids` is damaged: the next id is
-        taken from the logs if that file is damaged. Raises OSError.
+        the next ids. Nothing is changed if the disk is full. Nothing is changed if `producer-ids` is damaged,
+        because the next id then comes from the logs. Raises OSError.
         """
         first = self.producer_id()
         if first is None and PRODUCER_ID.damage(self._files, self._root):

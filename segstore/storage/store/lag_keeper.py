@@ -37,7 +37,7 @@ class LagKeeper:
 
     def note(self, directory_id: str, waits: str, lags: Mapping[tuple[str, int], Lagging]) -> None:
         """Write the present lags of the standby with this `directory_id`. `waits` is the reason why the
-        standby is silent or stopped, "" if it works. Unchanged lags are written again only after LONGEST_MS.
+        standby does not fetch, "" if it fetches. Unchanged lags are written again only after LONGEST_MS.
         """
         rows = tuple(
             NotedLag(*key, lag.records, lag.bytes, lag.ms)

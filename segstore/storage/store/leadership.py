@@ -91,7 +91,7 @@ class Leadership:
         InvalidArgumentError if the token is below the largest known epoch.
         """
         known = self._primary.largest_epoch()
-        if token != known:  # if the two are equal, this store has led with this token before
+        if token != known:  # with an equal token this store has led before
             check_above(token, known)
             if not self._follows(token):
                 self._let_go(

@@ -48,8 +48,8 @@ def held_token(lease: Lease, known: int) -> int:
 
 
 class LeaseWatch:
-    """Calls a lease every `seconds`, until `done` is open. When the lease has returned, `use(token,
-    called_at)` is called: `token` is None if the lease is not held, and `called_at` is the time
+    """Calls a lease every `seconds`, until the latch `done` is opened. When the lease has returned,
+    `use(token, called_at)` is called: `token` is None if the lease is not held, and `called_at` is the time
     (`lease_term.now`) at which the lease was called. `use` may raise InvalidArgumentError to refuse the
     token. `missed(error)` is called if the lease or `use` raises an error.
     """
@@ -74,7 +74,7 @@ class LeaseWatch:
         Background(self._run, "segstore-lease").start()
 
     def soon(self) -> None:
-        """Make the thread call the lease now."""
+        """Make the thread call the lease function now."""
         self._wakeups.put(None)
 
     def ask(self) -> None:
@@ -90,7 +90,7 @@ class LeaseWatch:
             self._missed(error)
 
     def wait(self, seconds: float) -> None:
-        """Wait until the thread has stopped."""
+        """Wait at most `seconds` until the thread has stopped."""
         self._ended.wait(seconds)
 
     def _run(self) -> None:

@@ -258,8 +258,8 @@ class PartitionLog(PublicNames):
         append).
 
         Nothing is written if this raises InvalidTypeError, InvalidArgumentError, RecordTooLargeError, or
-        InvalidTopicError (the topic is internal). If this raises StorageError, the record is not in the log.
-        Also raises ReadOnlyError, StoreClosedError, ForkedError.
+        InvalidTopicError because the topic is internal. If this raises StorageError, the record is not in the
+        log. Also raises ReadOnlyError, StoreClosedError, ForkedError.
         """
         own = self._own
         if own is not None and own.acks is None and not self.context.closed:
@@ -375,9 +375,10 @@ class PartitionLog(PublicNames):
         A wrong largest timestamp in the header is corrected. The rules for producers with an id are Kafka's:
         a batch that repeats one of the producer's last 5 batches is not written, and the first offset of the
         earlier batch is returned. A transactional batch is accepted if the transaction is open in this
-        partition, or if `verified` is True: the transaction coordinator has said that the partition is part
-        of the transaction (KIP-890). `acks` (0, 1, -1) and `timeout_ms` have an effect only with replicas.
-        `allow_zstd=False` refuses batches in zstd, for versions of Produce that are older than zstd.
+        partition, or if `verified` is True. With `verified` the caller asserts that the transaction
+        coordinator has the partition in the transaction (KIP-890). `acks` (0, 1, -1) and `timeout_ms` have an
+        effect only with replicas. `allow_zstd=False` refuses batches in zstd, for versions of Produce that
+        are older than zstd.
 
         Nothing is written if this raises one of these errors: CorruptRecordError (length, CRC, compressed
         bytes); InvalidRecordError, InvalidTimestampError, which list the wrong records; RecordTooLargeError
@@ -396,9 +397,8 @@ class PartitionLog(PublicNames):
 
     def exchange_produce(self, sock: int, exchange: NativeExchange) -> bool | None:
         """Receive a Produce request from a non-blocking socket, and append its batch in C by the rules of
-        `append_as_leader`. Return True if the request was answered. Return False if the request was not
-        answered: the request's bytes are in `exchange`, and the caller must handle them. Return None if
-        nothing was received. Raises StorageError.
+        `append_as_leader`. Return True if the request was answered; False if the caller must handle the
+        request, whose bytes are in `exchange`; None if nothing was received. Raises StorageError.
         """
         source = self.source
         if self._internal or self.context.closed or not isinstance(source, Partition):
@@ -641,7 +641,7 @@ class PartitionLog(PublicNames):
                 view = self._views.view
                 return use(view)
             except FileNotFoundError as error:
-                # If this view lacks segments of the view before, the log exists, and retention removes
+                # If this view lacks segments of the previous view, the log still exists: retention removes
                 # segments faster than this reader reads them. So the tries are counted anew.
                 tries = 1 if view is not None and view.lacks(missing) else tries + 1
                 missing = view
@@ -653,8 +653,8 @@ class PartitionLog(PublicNames):
                 # A segment that another process has just removed may seem to be damaged, so the read is tried
                 # once more with a new view. If a segment is really damaged, the second try fails too.
                 if doubted or not isinstance(self.source, ReadOnlyPartition):
-                    # Getting the view raises StoreClosedError, in place of `error`, if the files belong to a
-                    # new topic of the same name.
+                    # Getting the view raises StoreClosedError, not CorruptRecordError, if the files belong to
+                    # a new topic of the same name.
                     _ = self._views.view
                     raise
                 doubted = True
@@ -715,9 +715,8 @@ class PartitionLog(PublicNames):
         return self.with_view(read)
 
     def _check_not_shown(self, view: LogView, offset: int) -> None:
-        """Raise OffsetOutOfRangeError for an offset outside of the view. In a replica an offset above the
-        high watermark, up to the log end offset, is accepted, so that the reader waits until the high
-        watermark rises (R39).
+        """Raise OffsetOutOfRangeError for an offset outside of the view, unless it is between a replica's
+        high watermark and log end offset, because a reader waits for this offset (R39).
         """
         # After a kill the high watermark may be lower than before, so a reader may have an offset above the
         # high watermark.
@@ -743,10 +742,9 @@ class PartitionLog(PublicNames):
         The stretch is empty at the log's end; for `read_committed`, at the last stable offset. The file stays
         readable until `release`, even if retention or compaction removes the file. The records are not read,
         and no CRC is checked, because the client checks the CRC. For `read_committed`, `Stretch.aborted` has
-        the aborted transactions of the batches. They are found by the log's control batches; control batches
-        that were not read before are read now. If more than `max_searched` offsets would have to be searched
-        for control batches, `aborted` is None instead, for callers that must not wait. If `whole`, the reader
-        is a replica, which reads up to the log end offset (R14).
+        the aborted transactions of the batches; None if more than `max_searched` offsets would have to be
+        searched for control batches. If `whole`, the reader is a replica, which reads up to the log end
+        offset (R14).
 
         Raises OffsetOutOfRangeError, StorageError, StoreClosedError, ForkedError, InvalidTypeError,
         InvalidArgumentError; CorruptRecordError if the batch header at `offset` is damaged.
@@ -773,9 +771,9 @@ class PartitionLog(PublicNames):
 
     def exchange_fetch(self, sock: int, exchange: NativeExchange) -> bool | None:
         """Receive a Fetch request from a non-blocking socket, and answer it if the C code can copy the
-        batches from the open file of one segment. Return True if the request was answered. Return False if
-        the request was not answered: the request's bytes are in `exchange`, and the caller must handle them.
-        Return None if nothing was received. Raises nothing.
+        batches from the open file of one segment. Return True if the request was answered; False if the
+        caller must handle the request, whose bytes are in `exchange`; None if nothing was received. Raises
+        nothing.
         """
         context = self.context
         if context.closed or not context.here[0]:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # --- partition loader --------------------------------------------------------------------------
 
 _TEMPORARIES = frozenset(n + names.TEMPORARY for n in (names.LEADER_EPOCHS, names.PARTITION_METADATA))
-_LAYOUTS = 1 << 32  # the number of possible layouts, because `.segstore/ends` has 32 bits for the layout
+_LAYOUTS = 1 << 32  # `.segstore/ends` has 32 bits for the layout, a count of changes of the segment list
 _AT_ONCE = 32  # number of partitions whose files are written at the same time; each needs two open files
 Content = tuple[str, bytes]
 """(path of a file, content of the file)."""
@@ -175,8 +175,8 @@ class PartitionLoader:
             from segstore.storage.store.takeover import cut_to, expected_of
 
             # A stopped guest that continues now cuts its segment at the end that was recorded when the
-            # segment was sealed, then removes this sealed end. So the sealed ends are read before the files:
-            # if the files were read first, an uncut file might be read without its sealed end.
+            # segment was sealed, then removes this sealed end. So the sealed ends are read before the files,
+            # because an uncut file must not be read without its sealed end.
             ends = self.sharing.sealed(self._ends.claim(key), key)
             expected = expected_of(left, expected)._replace(ends=ends)
             cut_to(context, directory, left.end)
@@ -216,8 +216,8 @@ class PartitionLoader:
             layout = (left.end.layout + 1) % _LAYOUTS
         publisher = Publisher(self._ends, key, epochs.current)
         high_watermark = self._high_watermark((info.name, partition)) if self._replicated else None
-        # This is needed because after a kill readers must still see all records that they saw before the
-        # kill.
+        # The published high watermark counts too, so that readers still see all records that they saw before
+        # a kill.
         if self.sync:
             shown = 0 if published is None else published.high_watermark
             high_watermark = max(self._high_watermark((info.name, partition)), shown)
@@ -306,7 +306,7 @@ class PartitionLoader:
             return checkpoint_start
         taken = agreed_start(checkpoint_start, checked, published, self._ends.was_checked)
         # A kill after the write of the checkpoint and before the publication leaves a smaller offset in
-        # `.segstore/ends`. Such a difference is not reported.
+        # `.segstore/ends`. This difference is not reported.
         behind = published is not None and published.start < (checkpoint_start or 0) and not self.clean
         if published is not None and published.start != (checkpoint_start or 0) and not behind:
             messages.append(
@@ -342,9 +342,9 @@ class PartitionLoader:
     ) -> LeaderEpochs:
         """Return the leader epochs of a partition, and make them durable. Unless the log is a replica, a new
         epoch begins at the log's end if the last shutdown was not clean, if the leader epoch file was
-        damaged, or if `step` is above 0. The new epoch is `step` above the latest epoch, but at least 1 above
-        (see `OwedEpochs`). A crash may leave epochs below the log start offset: these are removed. In a
-        replica no epoch begins, and epochs outside of the log are removed (R7; Kafka: LogLoader).
+        damaged, or if `step` is above 0. The new epoch is `step`, but at least 1, above the latest epoch (see
+        `OwedEpochs`). Epochs below the log start offset are removed; in a replica, all epochs outside of the
+        log (R7; Kafka: LogLoader).
         """
         path = f"{directory}/{names.LEADER_EPOCHS}"
         epochs, wrong = load_epochs(self._context.files, path, opened, replicated=self._replicated)
@@ -480,8 +480,8 @@ class Partitions:
         )
 
     def _cut(self, key: TopicPartitionKey, end: int) -> None:
-        """Lower the recovery point and the cleaner's offset to `end`, durably, before a replica's log is cut
-        at `end`: the records that the replica copies after the cut are neither synced nor compacted (Kafka:
+        """Lower the recovery point and the cleaner's offset to `end`, durably, because records that a replica
+        copies after a cut at `end` are neither synced nor compacted (Kafka:
         LogCleaner.maybeTruncateCheckpoint).
         """
         changes: dict[str, dict[TopicPartitionKey, int | None]] = {names.RECOVERY_POINTS: {key: end}}
@@ -547,14 +547,14 @@ class Partitions:
         return list(self._open.values())
 
     def begin_sync(self) -> None:
-        """Open partitions in sync mode (`PartitionLoader.sync`) from now on. The caller holds the store's
-        lock.
+        """Begin the sync mode: each partition that is opened later has a high watermark. The caller holds
+        the store's lock.
         """
         self._loader.sync = True
 
     def end_sync(self) -> None:
-        """Open partitions without a high watermark from now on, so that readers see the whole log. The caller
-        holds the store's lock.
+        """End the sync mode: a partition that is opened later has no high watermark, so readers see the whole
+        log. The caller holds the store's lock.
         """
         self._loader.sync = False
         self._replicas.clear()
@@ -584,7 +584,7 @@ class Partitions:
                 try:
                     partition.flush()
                 except StoreClosedError:
-                    continue  # this is raised if the partition's topic was deleted
+                    continue  # the partition's topic was deleted
                 except SegstoreError as error:
                     errors.append(error)
             self.checkpoint()

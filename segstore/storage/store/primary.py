@@ -114,8 +114,7 @@ class Primary:
     @property
     def _changing(self) -> Mutex:
         """Return the lock that is held while the registration or the fence changes."""
-        # The first change makes the lock. The constructor does not, because each open of a store calls the
-        # constructor, and few stores have a standby.
+        # The lock is made at the first change, because few stores have a standby.
         return self._locks.setdefault("changing", Mutex())
 
     # --- partitions ---------------------------------------------------------------------------
@@ -191,7 +190,7 @@ class Primary:
 
     def hands_over(self, directory_id: str, sync: bool) -> bool:
         """Return whether the standby with this directory id has fenced the store, and is registered in this
-        mode. Such a standby may register anew, because it must still fetch the last records.
+        mode. This standby may register anew, because it must still fetch the last records.
         """
         held, fence = self.registration, self.fence
         known = (held.directory_id, held.sync) == (directory_id, sync)
@@ -285,9 +284,7 @@ class Primary:
         return True
 
     def fetched(self, key: _Key, partition: Partition, offset: int) -> None:
-        """Record the offset of a fetch by the standby: the standby has all records below `offset`
-        (R17, R18).
-        """
+        """Record that the standby has all records below `offset`, the offset of its fetch (R17, R18)."""
         visible = partition.visible
         end = visible.log_end_offset
         if not visible.start_offset <= offset <= end:
@@ -329,12 +326,12 @@ class Primary:
         if held.is_there and keeper is not None:
             away = self._away()
             self._log_loss(away, held.sync)
-            # A topic may have been deleted. The next call of `_note` leaves such a topic out.
+            # The error may mean that a topic was deleted: the next call of `_note` leaves the topic out.
             with suppress(SegstoreError):
                 keeper.note(held.directory_id, away, self.lags())
 
     def _log_loss(self, away: str, sync: bool) -> None:
-        """Log the loss of the standby, for the reason `away`, unless the store has a fence; log its return if
+        """Log the loss of the standby, for the reason `away`, unless the store was demoted; log its return if
         `away` is "".
         """
         last = self._opened_ms if self._fetched_ms is None else self._fetched_ms
@@ -412,10 +409,10 @@ class Primary:
 
     def demote(self, fence: Fence) -> None:
         """Write the fence file, and refuse appends and changes of topics from now on, even after the next
-        open. A second call with the same leader epoch and directory changes nothing. Nothing is changed
-        either if this raises InvalidRequestError, because the fence's directory is not the directory of the
-        registered standby, or FencedLeaderEpochError, because the fence's epoch is not above all epochs of
-        this store. Raises StorageError.
+        open. A second call with the same leader epoch and directory changes nothing. Raises StorageError;
+        InvalidRequestError if the fence's directory is not the registered standby's directory;
+        FencedLeaderEpochError if the fence's epoch is not above all epochs of this store. After the last two
+        errors nothing is changed.
         """
         with self._changing, os_errors():
             held, registered = self.fence, self.registration

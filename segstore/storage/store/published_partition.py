@@ -43,8 +43,8 @@ class PublishedPartition:
         # time) of each file that was read.
         self._starts: dict[int, int] = {}
         self._unpublished: dict[tuple[object, ...], int] = {}
-        # (topic id in the partition's metadata file, inode of the directory) at the last call of
-        # `has_directory` that returned True after a comparison of the settings
+        # The topic id in the partition's metadata file, and the inode of the directory, when `has_directory`
+        # last found the partition in the topic's settings.
         self._own_mark: tuple[str, int] | None = None
 
     def ends(self) -> Ends | None:
@@ -111,8 +111,8 @@ class PublishedPartition:
         return True
 
     def sealed(self) -> dict[int, int]:
-        """Return {base offset: end in bytes} of the segments that were closed to appends (sealed), and to
-        which another process may still write after this end (rule A5 of shared stores).
+        """Return {base offset: end in bytes} of the sealed segments, which are closed to appends. Another
+        process may still write bytes after this end (rule A5 of shared stores).
         """
         ends = self._ends.mapped
         return {} if ends is None or ends.shared is None else ends.sealed(self._key)

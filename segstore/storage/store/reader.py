@@ -39,9 +39,9 @@ _LAST_WAKE = 1.0
 class _Topics(NamedTuple):
     """`found` has the topics by name. `version` has the time stamps of the root and of the settings directory
     before the topics were read. `names` has (topic, partition) of each partition directory; the set of these
-    directories has not changed since `since_ns`. `settled` says whether, at the read, `since_ns` and the
-    settings directory's time stamp were longer ago than a clock tick of the file system: each later change
-    then alters a time stamp.
+    directories has not changed since `since_ns`. `settled`: whether `since_ns` and the settings
+    directory's time stamp were longer ago than a clock tick of the file system, so that each later change
+    alters a time stamp.
     """
 
     version: tuple[int, int]
@@ -94,7 +94,8 @@ class StoreReader:
         since = topics.since_ns if directories == topics.names else now
         same = directories == topics.names and version[1] == topics.version[1] and topics.settled
         if not same or now - version[1] <= _TICK_NS:
-            # A new directory may not have all its files yet.
+            # Topics are read again soon after a directory was made, because it may not have all its files
+            # yet.
             settled = now - max(since, version[1]) > _TICK_NS
             self._topics = topics = _Topics(version, directories, since, settled, self._topic_files.load()[0])
             self._forget_all_but(topics.found)
@@ -106,8 +107,7 @@ class StoreReader:
         """Forget the partitions of deleted topics, because the partitions' files would stay mapped until this
         store is closed.
         """
-        # If a caller still has a `PartitionLog` of such a partition, the `PartitionLog` raises
-        # StoreClosedError.
+        # A caller's `PartitionLog` of a deleted topic raises StoreClosedError from now on.
         with self._lock:
             for topic, number, topic_id in list(self._followers):
                 if topic not in found or found[topic].topic_id != topic_id:
@@ -136,7 +136,7 @@ class StoreReader:
         raise ReadOnlyError(f'{self.context.root} is open with mode="r"')
 
     def flush(self) -> None:
-        """Do nothing: a reader has appended nothing."""
+        """Do nothing, because a reader has appended nothing."""
 
     def appender(self, topic: str, partition: int) -> Partition | None:
         """Return None, because nothing appends to a store that is open for reading."""
@@ -223,7 +223,9 @@ class StoreReader:
         if not self._ends.are_fresh() and not self._publishes_into(tailed):
             return LOOK
         me, blind = threading.get_ident(), _BLIND_SECONDS
-        self._waiting.append(me)  # this line comes before the read of `closed`, for the reason in `wait`
+        # `closed` is read after this line, so that either `close` sees this thread, or this thread sees
+        # `closed`.
+        self._waiting.append(me)
         try:
             if self.context.closed:
                 return LOOK
@@ -273,4 +275,4 @@ class StoreReader:
             self.context.scheduler.close()
         finally:
             self.context.pool.close()
-            self._followers.clear()  # this also closes the segment files of these partitions
+            self._followers.clear()  # this also closes the partitions' segment files

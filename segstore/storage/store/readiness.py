@@ -12,7 +12,7 @@ _MOST_NAMED = 10
 
 def unready(context: StoreContext, opened: Iterable[Partition]) -> list[str]:
     """Return a line, for an operator, for each of these that is true: the disk is full; the store refuses
-    changes because of a fence or a missing lease; a sync has failed (with the directories of the logs).
+    changes because it was demoted or has no lease; a sync has failed (with the directories of the logs).
     `opened` are the open partitions.
     """
     note = context.full.note

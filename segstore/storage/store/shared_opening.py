@@ -78,8 +78,8 @@ def _join(context: StoreContext, config: StoreConfig, *, may_host: bool) -> Stor
 
 
 def _let_go_of_lost(context: StoreContext) -> None:
-    """Close a host that this process made before, and to which nothing refers after a Ctrl-C, so that this
-    process does not become a guest of that host.
+    """Close a host of this process to which nothing refers, because Ctrl-C interrupted an open; else this
+    process would become a guest of that host.
     """
     file = SharedFile.view(context.files, context.root)
     slot = -1 if file is None else int(file.header.host_slot)

@@ -37,8 +37,8 @@ def mend_small(context: StoreContext, there: Collection[str]) -> None:
     if f"{names.OURS}/{names.SWEEPS}" in there and (wrong := SWEEPS.damage(context.files, context.root)):
         path = SWEEPS.path(context.root)
         context.remake(path, SWEEPS.pack({}), wrong, "nothing: it is known of no sweep any more")
-    # If one of these two files is damaged, the file is only moved away. A new file is written when an id is
-    # next needed. The next producer id is then taken from the logs.
+    # A damaged file is only moved away. A new file is written when an id is next needed; the next producer id
+    # is then taken from the logs.
     for each in (PRODUCER_ID, CLUSTER_ID):
         if f"{names.OURS}/{each.name}" in there:
             _move(context, each.path(context.root), each.damage(context.files, context.root))

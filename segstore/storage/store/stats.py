@@ -53,9 +53,9 @@ class PartitionStats(NamedTuple):
     size of their indexes. `records` does not count control records. `dirty_ratio` is the share of the bytes
     of all segments except the active segment that was not compacted yet; None if the topic is not compacted
     (Kafka: LogToClean.cleanableRatio). `swept_ms` is the time of the last sweep in ms since the epoch; -1 if
-    there was no sweep. `deleted_bytes` is the number of bytes that retention has freed, and `compacted_bytes`
-    is the number of bytes that compaction has freed. `error` is the error of reading the partition; if there
-    is none, a text about the full disk; if the disk is not full, the error of the last sweep, or None.
+    there was no sweep. `deleted_bytes` and `compacted_bytes` are the bytes that retention and compaction have
+    freed. `error` is the error of reading the partition; if there is none, a text about the full disk; if the
+    disk is not full, the error of the last sweep, or None.
     """
 
     topic: str
@@ -108,7 +108,7 @@ def cleaned_offsets(files: Files, root: str) -> dict[tuple[str, int], int]:
     try:
         return read_offsets(files, os.path.join(root, names.CLEANER_OFFSETS))
     except (SegstoreError, OSError):
-        return {}  # `check` reports the error of the file
+        return {}  # `segstore check` reports the error of the file
 
 
 def _one(
@@ -148,8 +148,8 @@ def _of_view(
 
 
 def dirty_ratio(view: LogView, cleaned: int) -> float:
-    """Of the bytes of all segments except the active segment, return the share at or above the offset
-    `cleaned`; 0 if there is only the active segment.
+    """Return the share of bytes at or above the offset `cleaned` in all segments except the active segment;
+    0 if there is only the active segment.
     """
     sealed = range(len(view.segments) - 1)
     total = sum(map(view.end_of, sealed))
@@ -179,16 +179,16 @@ def _count(view: LogView, files: Files) -> int:
             batches = step.batches if sparse else _with_inner_counts(step, segment.path)
             seen = (batches["attributes"] & CONTROL_FLAG) == 0
             seen &= (batches["last_offset"] >= start) & (batches["last_offset"] < view.end_offset)
-            # The first batch may begin below the log start offset: only its records from the log start offset
-            # on are counted.
+            # The first batch may begin below the log start offset, so only its records from the log start
+            # offset on are counted.
             room = batches["last_offset"][seen] - start + 1
             count += int(np.minimum(batches["count"][seen], room).sum(dtype=np.int64))
     return count
 
 
 def _with_inner_counts(step: ScanStep, path: str) -> NDArray[np.void]:
-    """Return the batch headers of a step, but with the number of inner messages as the count of a compressed
-    message of magic 0 or 1.
+    """Return the batch headers of a step of a scan. The count of a compressed message of magic 0 or 1 is the
+    number of its inner messages.
     """
     batches = step.batches.copy()
     wrappers = (batches["magic"] != MAGIC) & (batches["attributes"] & CODEC_MASK != 0)

@@ -176,7 +176,7 @@ def _check_root(files: Files, root: str, mode: str, file_mode: int) -> bool:
         files.file_mode = kept_mode(files, root, file_mode)
     except OSError:
         if made:
-            # This fails if the directory is not empty, because another process has begun a store there.
+            # `rmdir` fails if another process has begun a store in the directory.
             with suppress(OSError):
                 files.rmdir(root)
         raise
@@ -625,8 +625,8 @@ class Store(PublicNames):
         self._clients.attach(client)
 
     def attach(self, make: Callable[[], A]) -> A:
-        """Return the result of `make()`, which is called only once for this store and `make`. `close` will
-        close the result before the store.
+        """Return `make()`, or the object that an earlier `attach(make)` of this store has returned. `close`
+        will close the object before the store.
         """
         with self._attaching:
             if make not in self._attached:

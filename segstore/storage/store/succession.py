@@ -75,10 +75,11 @@ class Succession:
         """
         try:
             line = HostLine(self._context.files, self._context.root, self._members, self._patience)
+        # NotShareableError is not expected here, because the open has checked that the host and this process
+        # map the same memory.
         except (HostUnavailableError, NotShareableError):
             # The kernel closes a dying host's socket before it frees the host's lock, so `_try` waits for the
-            # lock. `NotShareableError` is not expected here, because the open has checked that the host and
-            # this process map the same memory.
+            # lock.
             self._patience = min(2 * self._patience, _LATE)
             return self._try()
         except SegstoreError as error:
@@ -98,9 +99,9 @@ class Succession:
 
     def _try(self, gone: SharedMember | None = None) -> bool:
         """Try for `_patience` seconds to become the host, and return whether this process is the host now.
-        Return False at once if another member has become the host. `gone` is the former host. If `gone` is
-        given, the tries go on for `_LATE` seconds instead, because the kernel frees the lock of a dead host
-        some time after it has closed the host's socket.
+        Return False at once if another member has become the host. If `gone`, the former host, is given, try
+        for `_LATE` seconds, because the kernel frees a dead host's lock some time after it has closed the
+        host's socket.
         """
         patience = self._patience if gone is None else _LATE
         pause, end = _PAUSE, time.monotonic() + patience

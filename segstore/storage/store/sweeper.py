@@ -143,7 +143,7 @@ class Compaction:
         try:
             dirty = cleanable(self._partition(*key), self._cleaned.get(key), now)
         except (SegstoreError, OSError):
-            # `run` must be called for this partition: it gets the error again, and reports it.
+            # `run` must be called for this partition, because it raises the same error, which is reported.
             return math.inf
         return -1.0 if dirty is None else dirty.ratio
 
@@ -288,8 +288,8 @@ class Sweeper:
         return tuple(found[key] for key in sorted(found))
 
     def _run_due_retention(self) -> float:
-        """Run retention if it is due, and return the seconds until it is due again. A compaction, which may
-        take hours, calls this again and again.
+        """Run retention if it is due, also during a long compaction, and return the seconds until it is due
+        again.
         """
         interval = self._config.log_retention_check_interval_ms / 1000
         left = self._retained + interval - time.monotonic()
@@ -339,7 +339,7 @@ class Sweeper:
             try:
                 done = self._swept(step, key, now)
             except StoreClosedError:
-                continue  # this is raised if the partition's topic was deleted
+                continue  # the partition's topic was deleted
             except Exception as error:
                 if not isinstance(error, (SegstoreError, OSError)):
                     log.exception("a defect, met in %s", names.partition_dir(*key))
@@ -373,8 +373,8 @@ class Sweeper:
             self._compacted = None
 
     def _note(self, key: TopicPartitionKey, done: Swept | None, now: int) -> None:
-        """Add a step's result to the partition's `SweepState`, with the error of the step that failed first,
-        if any step has failed.
+        """Add the result of a step (retention or compaction) to the partition's `SweepState`, with the error
+        of the first failed step.
         """
         error = next(iter(self._failed[key].values()), None)
         deleted, compacted = (done.deleted_bytes, done.compacted_bytes) if done else (0, 0)
@@ -399,7 +399,7 @@ class Sweeper:
 
     def _clear(self, *, closing: bool = False) -> None:
         """Remove the files of deleted segments whose delay is over (of all deleted segments if `closing`, or
-        if the disk is full), and log an error.
+        if the disk is full); an error is only logged.
         """
         try:
             self._context.graveyard.clear(closing=closing or self._context.full.note is not None)

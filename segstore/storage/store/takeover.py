@@ -3,7 +3,7 @@ the ends in the shared file.
 
 Bytes after a log's end are cut, and segments after the end are removed. Threads: one, before the partition is
 opened. No other process writes to the files, except a guest that was stopped (SIGSTOP) and now continues:
-such a guest writes after the end of a sealed segment, where bytes are not part of the log.
+this guest writes after the end of a sealed segment, where bytes are not part of the log.
 """
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ class TopicAdmin:
             self._make(info)
         except OSError:
             self._dying[name] = info
-            # If this fails too, the next `create` of this name or the close removes the directories.
+            # If the removal of the directories fails, the next `create` of this name or the close removes
+            # them.
             with suppress(OSError):
                 self._bury_dying(info)
                 self._remove_graves()
@@ -149,7 +150,7 @@ class TopicAdmin:
     def _removed(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         stays = info.partition_ids
         try:
-            # The settings are written first: if they still listed the removed partitions after a crash, the
+            # The settings are written first, because if they listed the removed partitions after a crash, the
             # next open would make these partitions anew.
             self._topic_files.write(info)
         except OSError:
@@ -166,8 +167,8 @@ class TopicAdmin:
         return info
 
     def _bury_but(self, info: TopicInfo) -> None:
-        """Mark the directories of partitions that `info` does not list as deleted: rename them as
-        Kafka does.
+        """Rename the directories of the partitions that are not in `info`, as Kafka renames deleted
+        partitions.
         """
         self._rename(info.name, info.partition_ids)
         self._checkpoints.forget(info.name, info.partition_ids)
@@ -207,8 +208,8 @@ class TopicAdmin:
     def _alter(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         if forgets(before, info):
             self._partitions.load_all(before)
-        # The partitions get the new settings first, so that no compaction starts after `ends_of`. Such a
-        # compaction could leave gaps above the ends that `remembering` records.
+        # The partitions get the new settings first, because a compaction that starts after `ends_of` could
+        # leave gaps above the ends that `remembering` records.
         self._partitions.configure(info)
         try:
             info = remembering(before, info, self._partitions.ends_of(before))
@@ -224,8 +225,8 @@ class TopicAdmin:
 
     def remember_gaps(self, name: str, ends: Mapping[int, int]) -> TopicInfo:
         """Record durably that partitions may have offset gaps below these `ends`, even if the topic is not
-        compacted: their records were copied from a compacted log. Raises UnknownTopicOrPartitionError,
-        StorageError.
+        compacted, because their records were copied from a compacted log. Raises
+        UnknownTopicOrPartitionError, StorageError.
         """
         with self._lock:
             self._context.check_leads()

@@ -3,9 +3,9 @@
 Both copies of `.segstore/topics/<topic>` may change (`meta.topics` describes them). Repairs are reported
 (`StoreContext.report`). Threads: one, before the topics are used.
 
-A topic's id is in its settings, in each partition's metadata, and in the slot keys of `.segstore/ends`. If
-these differ, and the settings have a checksum, the id in the settings is taken. Settings of an older segstore
-have no checksum: for such a topic the id that is found most often is taken.
+A topic's id is in its settings, in each partition's metadata, and, hashed, in `.segstore/ends`. If these
+differ, and the settings have a checksum, the id in the settings is taken. Settings of an older segstore
+have no checksum: then the id that is found most often is taken.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def mend_settings(
 def _identified(
     context: StoreContext, topic_files: TopicFiles, copy: Copy[TopicSettingsFile], published: Set[int]
 ) -> TopicInfo:
-    """Return the topic of a `copy` of settings without a checksum, with the topic id that is found most
-    often.
+    """Return the topic of a `copy` of settings without a checksum. Its id is the topic id that occurs most
+    often in the settings, in the partitions' metadata and in the published slot keys.
     """
     assert copy.content is not None
     info = copy.content.info

@@ -66,8 +66,8 @@ class StoreWriter:
     torn writes at the ends of logs.
 
     If `replicated`, the directory belongs to a replicated store: each of its partitions is a replica, which
-    readers see up to its high watermark. `clean_epoch` is the broker epoch of the last clean close of such a
-    directory, else -1 (Kafka: PreviousBrokerEpoch, R26). `role` is the role that the directory must have,
+    readers see up to its high watermark. `clean_epoch` is the broker epoch in the clean shutdown marker, -1
+    if there was no marker (Kafka: PreviousBrokerEpoch, R26). `role` is the role that the directory must have,
     MIRROR or STANDBY of `meta.role`; None if it must have no role.
     """
 
@@ -115,7 +115,7 @@ class StoreWriter:
 
     def _open(self) -> None:
         """Open the store. If this raises an error, the caller stops the threads that were started."""
-        context, config = self.context, self.config
+        context = self.context
         files, root = context.files, context.root
         root_names = check_readable(files, root)
         self.is_new = not is_store(files, root, root_names)
@@ -129,73 +129,88 @@ class StoreWriter:
         has_marker = names.CLEAN_SHUTDOWN in root_names
         note = None if self._replicated else FoundNote(files, root, has_marker=has_marker)
         marker = take_marker(files, root) if has_marker else None
-        self._topic_files = topic_files = self._prepare(format_wrong, stated=has_format and not format_wrong)
+        self._topic_files = self._prepare(format_wrong, stated=has_format and not format_wrong)
         mend_small(context, root_names)
         self.sharing = sharing = self._share(root_names)
-        self._ends = EndsWriter(files, names.below(root, f"{names.OURS}/{names.ENDS}"))
-        if sharing is not None:
-            sharing.members.lead(leads=True)  # this comes before logs of an earlier host are opened
-            sharing.finish_together(self._ends.mapping[0])
-            if sharing.found:
-                self._ends.restore(sharing.left())
-            self._ends.sharing = sharing if self.shares else None
+        self._open_ends()
         nonce = self._ends.nonce if self._ends.found else None
-        self._checkpoints = checkpoints = RootCheckpoints(
+        self._checkpoints = RootCheckpoints(
             files, root, root_names, marker, nonce, copied=self._ends.was_checked
         )
-        left = Left.of(marker, nonce or 0, ours=self._ends.found or checkpoints.copied)
+        left = Left.of(marker, nonce or 0, ours=self._ends.found or self._checkpoints.copied)
         if sharing is not None and sharing.found:  # the ends of the logs come from `.segstore/shared`
             left, note = Left(True, True, left.gaps_known), None
         if left.clean and left.ends_hold:
             self.clean_epoch = broker_epoch_of(marker)
-        if not left.ends_hold:
-            # The slots of `.segstore/ends` are cleared before `begin` changes the nonce of this file, so that
-            # no reader uses the old slots after a second crash.
-            self._ends.clear()
-        if self._ends.lost and not left.clean:
-            self._ends.doubt()
-        self._ends.begin()
-        self._loader = loader = PartitionLoader(
-            context,
-            topic_files,
-            self._ends,
-            checkpoints,
-            left,
-            config.producer_id_expiration_ms,
-            replicated=self._replicated,
-        )
-        loader.sharing = sharing
-        self.partitions = Partitions(context, lambda: self.topic_admin.topics, loader, checkpoints)
-        lag_time = config.replica_lag_time_max_ms
-        self.primary = Primary(context, lag_time, root_names, lambda: self.topics, lambda: self.partitions)
-        if (
-            not self._replicated and self.primary.registration.is_there
-        ):  # a standby that was a primary before is `replicated`: its registration has no effect now
-            self.primary.begin_notes()
-        if self._role is None and self.primary.registration.sync:
-            loader.sync = True
-            self.partitions.on_opened = self.primary.opened
-        self.topic_admin = TopicAdmin(context, topic_files, self._ends, checkpoints, loader, self.partitions)
-        self.inbox = Inbox(
-            context,
-            config,
-            root_names,
-            lambda: self.topic_admin.topics,
-            self.partition,
-            self._ends.wake_sealers,
-        )
+        self._begin_ends(left)
+        self._make_parts(left, root_names)
         damaged = self._report_damage(moved, unclean=marker == 0 and not left.clean)
         if note is not None and (not left.clean or note.is_of_ours(marker or 0, nonce or 0)):
-            loader.owed = self._owed_epochs(note, was_closed=left.clean)
+            self._loader.owed = self._owed_epochs(note, was_closed=left.clean)
         self._open_adopted()
         self._open_partitions(left, every=damaged or (sharing is not None and not self.shares))
         if note is not None and (note.is_restored or not left.clean):
-            if loader.owed.step and note.is_restored:
+            if self._loader.owed.step and note.is_restored:
                 self.kept.skip_producer_ids()
             self._note(0)
         if damaged:
             self.partitions.checkpoint()
         self._begin()
+
+    def _open_ends(self) -> None:
+        """Open `.segstore/ends`, with the ends of the shared logs if the store is or was shared."""
+        files, root, sharing = self.context.files, self.context.root, self.sharing
+        self._ends = EndsWriter(files, names.below(root, f"{names.OURS}/{names.ENDS}"))
+        if sharing is not None:
+            sharing.members.lead(leads=True)  # opening logs of a dead host may take its locks
+            sharing.finish_together(self._ends.mapping[0])
+            if sharing.found:
+                self._ends.restore(sharing.left())
+            self._ends.sharing = sharing if self.shares else None
+
+    def _begin_ends(self, left: Left) -> None:
+        """Record in `.segstore/ends` that the store is open. Slots that can't be used are cleared first."""
+        if not left.ends_hold:
+            # The slots are cleared first. After `begin` the file counts as this store's, so the open after a
+            # crash would use old slots that are still in it.
+            self._ends.clear()
+        if self._ends.lost and not left.clean:
+            self._ends.doubt()
+        self._ends.begin()
+
+    def _make_parts(self, left: Left, root_names: Collection[str]) -> None:
+        """Make the objects for partitions, the standby, topics and the inbox. No log is opened yet."""
+        context, checkpoints = self.context, self._checkpoints
+        self._loader = loader = PartitionLoader(
+            context,
+            self._topic_files,
+            self._ends,
+            checkpoints,
+            left,
+            self.config.producer_id_expiration_ms,
+            replicated=self._replicated,
+        )
+        loader.sharing = self.sharing
+        self.partitions = Partitions(context, lambda: self.topic_admin.topics, loader, checkpoints)
+        lag_time = self.config.replica_lag_time_max_ms
+        self.primary = Primary(context, lag_time, root_names, lambda: self.topics, lambda: self.partitions)
+        # A standby that was the primary before is `replicated`, and ignores its old registration.
+        if not self._replicated and self.primary.registration.is_there:
+            self.primary.begin_notes()
+        if self._role is None and self.primary.registration.sync:
+            loader.sync = True
+            self.partitions.on_opened = self.primary.opened
+        self.topic_admin = TopicAdmin(
+            context, self._topic_files, self._ends, checkpoints, loader, self.partitions
+        )
+        self.inbox = Inbox(
+            context,
+            self.config,
+            root_names,
+            lambda: self.topic_admin.topics,
+            self.partition,
+            self._ends.wake_sealers,
+        )
 
     def _share(self, root_names: Collection[str]) -> Sharing | None:
         """If the store is shared, and all its members have died, become its only member, and return the
@@ -216,8 +231,8 @@ class StoreWriter:
         return None
 
     def _check_may_write(self, root_names: Collection[str]) -> None:
-        """Raise an error if the store has another role than `self._role`, belongs to a replicated store, has
-        a fence, or has living members.
+        """Raise an error if the store has another role than `self._role`, belongs to a replicated store, was
+        demoted, or has living members.
         """
         files, root = self.context.files, self.context.root
         if not self._replicated and names.META_PROPERTIES in root_names:
@@ -237,7 +252,7 @@ class StoreWriter:
     def _owed_epochs(self, note: FoundNote, *, was_closed: bool) -> OwedEpochs:
         """Return the partitions that must begin a leader epoch when they are opened: all partitions of a
         restored store, else the partitions in the close note. If there is no note, a restored store is
-        reported only if `was_closed`, because a broker that was killed leaves no note either.
+        reported only if `was_closed`, because a killed broker leaves no note.
         """
         if not note.is_restored:
             return note.owed()
@@ -277,8 +292,8 @@ class StoreWriter:
         return bool(moved or self._ends.damage or self._checkpoints.damages or unclean)
 
     def _prepare(self, format_wrong: str, *, stated: bool) -> TopicFiles:
-        """Make the directory `.segstore/`, the directory for topics, and the format file, unless an undamaged
-        format file exists (`stated`).
+        """Make the directories `.segstore` and `.segstore/topics`, and the format file if no undamaged one
+        exists (`stated` is False).
         """
         files, root = self.context.files, self.context.root
         ours = names.below(root, names.OURS)
@@ -292,8 +307,7 @@ class StoreWriter:
 
     def _open_adopted(self) -> None:
         """Finish or undo the adoptions of staged appends (their addition to the logs) that a crash
-        interrupted. The partitions of adoptions that can be finished are opened, and readers see the added
-        records of all these partitions at once.
+        interrupted, and show readers all added records at once.
         """
         self.inbox.join_again(self._loader.durable_below)
         finished = self.inbox.undo_unfinished()
@@ -327,8 +341,8 @@ class StoreWriter:
         """
         from segstore.storage.store.takeover import cut_all_sealed
 
-        # The recorded ends are only in `.segstore/shared`, which is not used after this. No member can append
-        # now.
+        # The segments are cut now, because `.segstore/shared`, which has the sealed ends, is not used after
+        # this call.
         for info in self.topics.values():
             for number in info.partition_ids:
                 key = slot_key(info.topic_id, info.name, number)
@@ -360,7 +374,7 @@ class StoreWriter:
             self.inbox.begin()
 
     def _checkpoint_on_time(self) -> None:
-        """Write the checkpoints, but only record a full disk, because the next call tries again."""
+        """Write the checkpoints; a full disk is only recorded, because the next call tries again."""
         try:
             self.partitions.checkpoint()
         except OSError as error:
@@ -414,8 +428,8 @@ class StoreWriter:
 
     @property
     def staging_path(self) -> str:
-        """Return the path of the store's root, because staged appends are written into an inbox below the
-        root.
+        """Return the path of the store's root, because files of staged appends are written into an inbox
+        below the root.
         """
         return self.context.root
 
@@ -570,11 +584,10 @@ class StoreWriter:
         return self._held.closed
 
     def close(self, broker_epoch: int | None = None) -> None:
-        """Close cleanly. `broker_epoch` is given in a replicated store: the epoch is written into the clean
-        shutdown marker, and the next writer reads the epoch as `clean_epoch`. After an error or an interrupt
-        the lock is released too, and the next open recovers the store. A second call only releases the lock.
-        Raises InvalidArgumentError if `broker_epoch` is below 1, before anything is closed. Raises the first
-        error of closing.
+        """Close cleanly. In a replicated store the clean shutdown marker gets `broker_epoch`, which the next
+        writer reads as `clean_epoch`. After an error or an interrupt the lock is released too, and the next
+        open recovers the store. A second call only releases the lock. Raises the first error of closing.
+        Raises InvalidArgumentError, and closes nothing, if `broker_epoch` is below 1.
         """
         nonce = new_nonce() if broker_epoch is None else replicated_nonce(broker_epoch)
         with self._closing:
@@ -617,7 +630,7 @@ _begun: dict[str, weakref.ref[StoreWriter]] = {}
 
 def let_go_of_lost(files: Files, root: str) -> None:
     """Release a writer of this directory if nothing refers to its store, because Ctrl-C interrupted the open
-    or close. The garbage collector runs first, because such a store may be part of a reference cycle.
+    or close. The garbage collector runs first, because the store may be part of a reference cycle.
     """
     gc.collect()
     begun = _begun.get(files.real_path(root))

@@ -1,7 +1,8 @@
-"""Values as typed columns: JSON, Avro, Protobuf, and the application's own functions; and rows as values.
+"""Decodes values (JSON, Avro, Protobuf, or by a function of the application) to typed columns, and encodes
+rows as values.
 
-`serializer("avro", schema)` is the `value_serializer` of a Producer. Its `column(rows)` returns values for
-`append_batch`.
+`serializer("avro", schema)` returns an object that a Producer accepts as `value_serializer`. The object's
+method `column(rows)` returns values for `append_batch`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""`AvroDecoder`: Avro values as columns, decoded by fastavro.
+"""`AvroDecoder`: decodes Avro values to columns, by fastavro.
 
-With schemas by id each value must have Confluent's prefix. With one schema the first values decide whether a
-topic has the prefix: the topic has the prefix if more of these values can be read after a byte 0 and an id
-above 0 than from their first byte on. One value can't decide this, because some bytes are valid both ways. A
-later value that can't be read in the chosen way is tried in the other way.
+If there are schemas by id, each value must have Confluent's prefix, which is a byte 0 and an id. If there is
+only one schema, the topic's first values decide whether values have the prefix. They have it if more of the
+first values can be decoded after a prefix than can be decoded from their first byte on. One value is not
+enough, because some bytes can be decoded both with and without a prefix. If a later value can't be decoded
+with the prefix, the decoder tries it without a prefix, and vice versa.
 
 Nothing is on disk. Threads: any number may use a decoder.
 """
@@ -27,15 +28,15 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 SAMPLE = 100
-"""The number of values that are checked for a prefix."""
+"""The number of first values that decide whether values have the prefix."""
 
 First = Callable[[], pa.Array]
 Schemas = Mapping[int, Any] | Callable[[int], Any]
 
 
 class AvroDecoder:
-    """A decoder of values of one schema; `first` returns a topic's first values. With `by_id` each value has
-    its own writer's schema, found by the id in the value's prefix, and is read as `schema`.
+    """A decoder for values of one schema. The function `first` returns a topic's first values. If `by_id` is
+    not None, it has the writer's schema for the id in each value's prefix; the reader's schema is `schema`.
     """
 
     def __init__(self, schema: Any, first: First, by_id: Schemas | None = None) -> None:
@@ -52,9 +53,9 @@ class AvroDecoder:
 
     @classmethod
     def by_id(cls, schemas: Schemas, first: First) -> Self:
-        """Return the decoder of values with a prefix. The columns are those of the schema with the highest
-        id: of the mapping's ids, or, for a callable, of the ids in the first records. Raises
-        InvalidArgumentError.
+        """Return a decoder for values with a prefix. It has the columns of the schema with the highest id.
+        This is the highest id of the mapping `schemas`; if `schemas` is a callable, it is the highest id in
+        the first values. Raises InvalidArgumentError.
         """
         if isinstance(schemas, Mapping):
             ids = [_id(each) for each in schemas]
@@ -80,7 +81,7 @@ class AvroDecoder:
         for i, data in enumerate(values.to_pylist()):
             try:
                 rows.append(None if data is None else read(data))
-            except SegstoreError:  # an error of the callable `schemas`, not of the value
+            except SegstoreError:  # The callable `schemas` has failed; the value is not the cause.
                 raise
             except Exception as error:
                 bad[i] = reason_of(error)
@@ -139,8 +140,8 @@ def _id(number: Any) -> int:
 
 
 def _found(schemas: Any, number: int) -> Any:
-    """Return the schema of an id. Raises ValueError if there is none, InvalidArgumentError if the callable
-    fails.
+    """Return the schema of an id. Raises ValueError if there is none, and InvalidArgumentError if `schemas`
+    is a callable that fails.
     """
     try:
         found = schemas.get(number) if isinstance(schemas, Mapping) else schemas(number)

@@ -1,6 +1,7 @@
-"""Arrow types of Avro schemas, and the conversions from fastavro's values to Arrow's.
+"""Finds the Arrow type of an Avro schema, and the function that converts fastavro's values to that type.
 
-Dates and times are read as plain numbers: Arrow's types have the same units, and allow years above 9999.
+This module makes fastavro return dates and times as numbers, because Arrow's types have the same units, and
+Python's dates have no years above 9999.
 Nothing is on disk. Threads: any; only a `_SchemaWalk` has state.
 """
 
@@ -40,25 +41,27 @@ NUMBERS = {
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
     ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
 }
-"""Logical types whose values are read as numbers."""
+"""The Arrow types of logical types whose values fastavro returns as numbers."""
 NAMED = ("record", "error", "enum", "fixed")
 WIDEST = 76
-"""Digits of Arrow's widest decimal."""
+"""The largest number of digits of a decimal in Arrow."""
 PYTHON = {bool: "boolean", str: "string", bytes: "bytes", list: "array", dict: "map", Decimal: "bytes"}
 
 Fix = Callable[[Any], Any]
 
 
 class AvroConversion(NamedTuple):
-    """An Arrow type, and the conversion of its values, or None as the conversion if values stay unchanged."""
+    """An Arrow type, and the function that converts fastavro's values to it. If they stay unchanged, the
+    function is None.
+    """
 
     type: pa.DataType
     fix: Fix | None = None
 
 
 def parsed(schema: Any) -> Any:
-    """Return a schema (dict, list, name of a primitive type, or JSON text) with full names. Raises
-    InvalidArgumentError.
+    """Return a parsed schema, in which types have their full names. `schema` is a dict, a list, the name of a
+    primitive type, or JSON text. Raises InvalidArgumentError.
     """
     try:
         if isinstance(schema, str) and schema not in PRIMITIVES:
@@ -71,7 +74,7 @@ def parsed(schema: Any) -> Any:
 
 
 def read_as_numbers(schema: Any) -> Any:
-    """Return a parsed schema for fastavro, without the logical types of NUMBERS."""
+    """Return a parsed schema without the logical types in NUMBERS, so that fastavro returns numbers."""
     return fastavro.parse_schema(_stripped(schema))
 
 
@@ -97,7 +100,9 @@ def _number(schema: Mapping[str, Any]) -> pa.DataType | None:
 
 
 def walked(schema: Any) -> tuple[AvroConversion, bool]:
-    """Return (conversion of a parsed schema, whether fastavro must name the types of values in unions)."""
+    """Return (the `AvroConversion` of a parsed schema, True if fastavro must return the type's name with each
+    value of a named type in a union).
+    """
     walk = _SchemaWalk(tagged=False)
     kind = walk.kind(schema)
     if not walk.ambiguous:
@@ -106,8 +111,8 @@ def walked(schema: Any) -> tuple[AvroConversion, bool]:
 
 
 class _SchemaWalk:
-    """A walk over a schema. If `tagged`, a value of a named type in a union is a pair of the name and the
-    value.
+    """Makes the conversions of a schema and of its parts. If `tagged`, fastavro returns a value of a named
+    type in a union as a pair (name, value).
     """
 
     def __init__(self, tagged: bool) -> None:
@@ -115,7 +120,7 @@ class _SchemaWalk:
         self._named: dict[str, AvroConversion | None] = {}
 
     def kind(self, schema: Any) -> AvroConversion:
-        """Return the conversion of `schema`, a schema or the name of one."""
+        """Return the conversion of `schema`, which is a parsed schema or the name of a schema."""
         if isinstance(schema, list):
             return self._union(schema)
         if isinstance(schema, str):
@@ -156,8 +161,8 @@ class _SchemaWalk:
 
 
 def full_name(schema: Any) -> str:
-    """Return the name of a schema's type, with its namespace if it is a named type. Avro tells the branches
-    of a union apart by this name.
+    """Return the name of a schema's type; the name of a named type includes its namespace. No two branches of
+    a union have the same name.
     """
     if isinstance(schema, str):
         return schema
@@ -165,9 +170,10 @@ def full_name(schema: Any) -> str:
 
 
 def branch_names(schemas: list[Any]) -> dict[str, str]:
-    """Return the fields of a union's struct by the full names of its branches. A field has its branch's name,
-    without the namespace if the short name is unique. If int and long are branches, values of both are in the
-    field of long. If float and double are branches, values of both are in the field of double.
+    """Return a dict from the full name of each branch of a union to the name of its field in a struct. The
+    field's name is that of the branch without the namespace; if this is not unique, it is the full name. If
+    both int and long are branches, both have the field of long. If both float and double are branches, both
+    have the field of double.
     """
     branches = {full_name(each): each for each in schemas if each != "null"}
     for narrow, wide in (("int", "long"), ("float", "double")):
@@ -182,7 +188,7 @@ def branch_names(schemas: list[Any]) -> dict[str, str]:
 
 
 def struct(kinds: Mapping[str, AvroConversion]) -> AvroConversion:
-    """Return the conversion of a record with these fields."""
+    """Return the conversion of a record. `kinds` has the conversions of its fields by their names."""
     fixes = [(name, kind.fix) for name, kind in kinds.items() if kind.fix]
 
     def fix(row: dict[str, Any]) -> dict[str, Any]:
@@ -223,8 +229,8 @@ def _untagged(change: Fix | None) -> Fix:
 
 
 def _one_of(branches: Mapping[str, AvroConversion], names: Mapping[str, str]) -> AvroConversion:
-    """Return the conversion of a union: a struct with a field for each branch, only one of which is not
-    null.
+    """Return the conversion of a union. Its type is a struct with a field for each branch. For each value,
+    only the field of the value's branch is not null.
     """
 
     def fix(value: Any) -> dict[str, Any]:
@@ -246,8 +252,8 @@ def _of_python(value: Any, branches: Mapping[str, AvroConversion]) -> str:
 
 
 def _logical(schema: dict[str, Any]) -> AvroConversion:
-    """Return the conversion of a primitive or fixed schema; as in Avro, a logical type that does not fit is
-    ignored.
+    """Return the conversion of a primitive or fixed schema. As Avro requires, a logical type that is not
+    allowed for the schema's type is ignored.
     """
     base, logical = schema["type"], schema.get("logicalType")
     if number := _number(schema):

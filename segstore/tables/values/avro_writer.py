@@ -1,9 +1,9 @@
-"""Avro values of rows, written by fastavro.
+"""Encodes rows as Avro values, by fastavro.
 
 Nothing is on disk. Functions without state: safe from any thread.
 
-Rows are dicts, or the items of a table's `to_pylist`. In items of `to_pylist` a map is a list of pairs, and a
-union with several types is a dict with a field for each type.
+A row is a dict, or an item of the list that a table's `to_pylist` returns. In such an item a map is a list of
+pairs, and a value of a union with several types is a dict with a field for each type.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Encode = Callable[[Any], bytes]
 
 
 def encoder(schema: Any, before: bytes) -> Encode:
-    """Return a function that encodes a row, with the bytes `before` at the beginning. Raises
+    """Return a function that encodes a row. The result begins with the bytes `before`. Raises
     InvalidArgumentError.
     """
     made = parsed(schema)
@@ -37,7 +37,7 @@ def encoder(schema: Any, before: bytes) -> Encode:
 
 
 class _AvroRows:
-    """Rows in the form that fastavro writes."""
+    """Converts rows to values that fastavro can write."""
 
     def __init__(self, schema: Any) -> None:
         self._named: dict[str, Any] = {}
@@ -54,7 +54,7 @@ class _AvroRows:
             self._learn([*inner, *(schema[name] for name in ("items", "values", "type") if name in schema)])
 
     def row(self, schema: Any, value: Any) -> Any:
-        """Return a value of a schema in fastavro's form."""
+        """Convert a value of a schema to one that fastavro can write."""
         if value is None:
             return None
         if isinstance(schema, list):
@@ -82,7 +82,7 @@ class _AvroRows:
         if len(names) < 2:
             return self.row(kinds[next(iter(names))], value) if names else value
         if not isinstance(value, Mapping) or set(value) != set(names.values()):
-            return value  # already in fastavro's form
+            return value  # This value is not from `to_pylist`. fastavro can write it unchanged.
         name = next(name for name, short in names.items() if value[short] is not None)
         made = self.row(kinds[name], value[names[name]])
         return (name, made) if isinstance(made, dict) and name != "map" else made

@@ -1,4 +1,4 @@
-"""The choice of a decoder by `values` and `value_schema`. Nothing is on disk. Threads: any."""
+"""Chooses the decoder for the arguments `values` and `value_schema`. Nothing is on disk. Threads: any."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .decoding import Decoder
 from .function import FunctionDecoder
 
 First = Callable[[], pa.Array]
-"""Returns the first values of the topic."""
+"""A function that returns the first values of the topic."""
 
 
 def decoder_of(values: Any, value_schema: Any, first: First) -> Decoder | None:
-    """Return a decoder, or None if values stay bytes. Raises InvalidArgumentError, InvalidTypeError,
-    MissingPackageError.
+    """Return the decoder for `values` and `value_schema`; None, which means that values stay bytes, if
+    `values` is None. Raises InvalidArgumentError, InvalidTypeError, MissingPackageError.
     """
     if isinstance(values, str):
         if values not in _NAMED:

@@ -1,6 +1,6 @@
-"""Confluent's wire format. Before the value are a byte 0, the schema's id in a registry as int32, and for
-Protobuf the path of the message within its file. Nothing is on disk. Functions without state: safe from any
-thread.
+"""Reads and writes Confluent's prefix of values: a byte 0, and the schema's id in a registry as int32. In
+Protobuf the path of the message's type within its file follows. Nothing is on disk. Functions without state:
+safe from any thread.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from segstore.integers import INT32_MAX
 
 SIZE = 5
-"""Bytes of the byte 0 and the id."""
+"""The size, in bytes, of the byte 0 and the id together."""
 
 
 def schema_id(value: bytes) -> int | None:
-    """Return the id before a value, or None without a prefix. Ids are above 0."""
+    """Return the id in a value's prefix; None if the value has no prefix. Ids are above 0."""
     if len(value) < SIZE or value[0]:
         return None
     number = int.from_bytes(value[1:SIZE], "big")
@@ -22,12 +22,14 @@ def schema_id(value: bytes) -> int | None:
 
 
 def prefix(number: int) -> bytes:
-    """Return the bytes before a value of a schema."""
+    """Return the prefix of values whose schema has the id `number`."""
     return b"\0" + number.to_bytes(4, "big")
 
 
 def message_at(value: bytes) -> int:
-    """Return the position of a Protobuf message after prefix and path. Raises ValueError."""
+    """Return the position at which the Protobuf message in `value` begins, after the prefix and the path.
+    Raises ValueError if the path is invalid.
+    """
     count, at = _zigzag(value, SIZE)
     if count < 0:
         raise ValueError(f"Confluent's prefix has {count} message indexes")
@@ -37,7 +39,7 @@ def message_at(value: bytes) -> int:
 
 
 def path_bytes(path: Sequence[int]) -> bytes:
-    """Return the bytes of a message's path; one byte 0 for the first message of a file."""
+    """Encode the path of a message type. The path of the first type in a file is encoded as one byte 0."""
     if list(path) == [0]:
         return b"\0"
     return bytes(each for number in (len(path), *path) for each in _varint(number << 1))

@@ -1,6 +1,7 @@
-"""`Decoder` makes columns from values; the functions here find the values that it can't decode.
+"""The protocol `Decoder`, of objects that decode values to columns, and functions that find the values that
+a decoder can't decode ("bad" values).
 
-Nothing is on disk. Threads: any number may use a decoder.
+Nothing is on disk. Threads: any number of threads may use a decoder at once.
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ from segstore.arrays import np
 from segstore.errors import SegstoreError
 
 VALUE = "value"
-"""The column of values that are not objects."""
+"""The name of the topic's column of values, and of the only decoded column if values are not objects."""
 
 Columns = list[pa.Array]
 Make = Callable[[pa.Array], Columns]
 
 
 class BadValues(Exception):
-    """Values that can't be decoded. `reasons` maps the index of a bad value in the array to the
-    reason."""
+    """Some values of an array can't be decoded. `reasons` maps the index of each of them to the reason."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         self.reasons = dict(reasons)
@@ -31,33 +31,35 @@ class BadValues(Exception):
 
 
 class Decoder(Protocol):
-    """Makes columns from values. `schema` has the columns: the fields of an object if `is_object`, else the
-    one column `value`.
+    """Decodes values to columns. `schema` has the columns. If `is_object`, values are objects, and their
+    fields are the columns; else there is one column, `value`.
     """
 
     schema: pa.Schema
     is_object: bool
 
     def columns(self, values: pa.Array, names: Sequence[str]) -> Columns:
-        """Return the columns `names` of the values in a binary array. A null becomes nulls. Raises BadValues,
-        or another exception if the decoder does not know which values are bad.
+        """Decode the values in a binary array, and return the columns `names`. For a null value the columns
+        are null. Raises BadValues; or another exception if the decoder does not know which values are bad.
         """
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the class and text of an exception for one value, without pyarrow's " in row 0"."""
+    """Return the class and text of an exception that one value has caused, without pyarrow's " in row 0"."""
     return f"{type(error).__name__}: {error}".removesuffix(": ").removesuffix(" in row 0")
 
 
 def without(values: pa.Array, rows: Sequence[int]) -> pa.Array:
-    """Return an array with nulls in some rows."""
+    """Return a copy of an array with nulls at the indexes `rows`."""
     kept = np.ones(len(values), bool)
     kept[list(rows)] = False
     return pc.if_else(pa.array(kept), values, pa.scalar(None, values.type))
 
 
 def decoded(make: Make, values: pa.Array) -> tuple[Columns, dict[int, str]]:
-    """Return (columns of the values, with nulls for bad values; reasons of the bad values by their index)."""
+    """Decode values by the function `make`. Return (columns, in which bad values are null; a dict from the
+    index of each bad value to the reason).
+    """
     bad: dict[int, str] = {}
     while True:
         columns, found = _tried(make, values)
@@ -68,8 +70,8 @@ def decoded(make: Make, values: pa.Array) -> tuple[Columns, dict[int, str]]:
 
 
 def up_to_bad(make: Make, values: pa.Array) -> tuple[Columns, tuple[int, str] | None]:
-    """Return (columns of the values before the first bad value, index and reason of this value, or None
-    without a bad value).
+    """Decode values by the function `make`, up to the first bad value. Return (columns of the values before
+    it; its index and the reason, as a tuple). The second member is None if there is no bad value.
     """
     first = None
     while True:
@@ -89,16 +91,18 @@ def _tried(make: Make, values: pa.Array, first_only: bool = False) -> tuple[Colu
         raise
     except Exception as error:
         found = _searched(make, values, error, first_only)
-        if not found:  # each part can be decoded by itself, so no value is bad
+        # If nothing was found, each half can be decoded by itself, so no value is the cause of the error.
+        if not found:
             raise
         return None, found
 
 
 def _searched(make: Make, values: pa.Array, error: Exception, first_only: bool) -> dict[int, str]:
-    """Return the reasons of the bad values of an array that `make` can't decode, found by halving. If
-    `first_only`, a second half is searched only if the first half has no bad value.
+    """Find the bad values of an array that `make` can't decode, by decoding its halves. Return a dict from
+    their indexes to the reasons. If `first_only`, a second half is decoded only if the first half has no bad
+    value.
     """
-    if values.null_count == len(values):  # no value can be the cause of `error`
+    if values.null_count == len(values):  # There is no value that could be the cause of `error`.
         return {}
     if len(values) == 1:
         return {0: reason_of(error)}

@@ -1,6 +1,6 @@
-"""`FunctionDecoder`: values as columns, decoded by the application's function on an Arrow column.
+"""`FunctionDecoder`: decodes values to columns by a function of the application, which gets an Arrow array.
 
-Nothing is on disk. Threads: several threads of a scan call the function at once.
+Nothing is on disk. Threads: several threads of a scan may call the function at the same time.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .decoding import VALUE, Columns
 
 
 class FunctionDecoder:
-    """A decoder that calls `function`. The function takes a pyarrow.BinaryArray without nulls, and returns a
-    pyarrow.Array or ChunkedArray of the same length: of structs, whose fields are the columns, or of another
-    type, for the column `value`.
+    """A decoder that calls `function`. The function gets a pyarrow.BinaryArray without nulls, and returns a
+    pyarrow.Array or ChunkedArray of the same length. If this is an array of structs, the structs' fields are
+    the columns; if it has another type, it is the column `value`.
 
-    The function is called once with an empty array, to learn the type, and then for each batch with the
-    batch's values that are not null. If it raises, it is called with parts of the batch until the bad values
-    are found.
+    The function is first called with an empty array, to find out the type. Then it is called for each batch,
+    with the batch's values that are not null. If it raises an exception, it is called again with parts of the
+    batch, until the bad values are found.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -39,7 +39,7 @@ class FunctionDecoder:
         self.schema = pa.schema(list(self._type) if self.is_object else [(VALUE, self._type)])
 
     def columns(self, values: pa.Array, names: Sequence[str]) -> Columns:
-        """Decode the values, and return the columns `names`. Raises InvalidTypeError, and the errors of
+        """Decode the values, and return the columns `names`. Raises InvalidTypeError, and the exceptions of
         the function.
         """
         there = values.drop_null()
@@ -55,7 +55,7 @@ class FunctionDecoder:
 
 
 def _places(values: pa.Array) -> pa.Array:
-    """Return, for each value, its index in the array without nulls; null for a null."""
+    """Return an array that has, for each value, its index in the array without nulls; null if it is null."""
     valid = np.asarray(values.is_valid())
     return pa.array(np.cumsum(valid) - 1, mask=~valid)
 

@@ -1,11 +1,12 @@
-"""`JsonDecoder`: JSON values as columns, by one call of pyarrow's reader for all values of a batch.
+"""`JsonDecoder`: decodes the JSON values of a batch to columns by one call of pyarrow's JSON reader.
 
-The reader takes one object a line, so each value must be one object in one line. Each value must begin with
-"{" and end with "}", so it can't continue in the next line. The reader refuses a line's end in a string. The
-number of rows must be the number of values, so no value has two objects. A value that is not an object is put
-into an object with one field; the reader refuses further fields.
+The reader expects one object in each line. So each value becomes a line, and checks ensure that each value is
+one object. A value must begin with "{" and end with "}", so it can't continue in the next line. The reader
+itself refuses a string with a line end. The number of rows must be the number of values, so no value has two
+objects. If values are not objects, each value is put into an object with one field; the reader then refuses
+any other field.
 
-Nothing is on disk. Threads: any number may use a decoder.
+Nothing is on disk. Threads: any number of threads may use a decoder at once.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ OPEN, CLOSE = b"{}"
 
 
 class JsonDecoder:
-    """A decoder of values with the columns of a schema; other fields are ignored. With `is_object=False` the
-    schema's one field, `value`, has the type of the values themselves.
+    """A decoder for values whose fields are the columns of a schema; other fields of a value are ignored. If
+    `is_object` is False, values are not objects, and the schema's only field, `value`, has their type.
     """
 
     def __init__(self, schema: pa.Schema, is_object: bool = True) -> None:
@@ -69,8 +70,8 @@ class JsonDecoder:
         return made
 
     def _confirmed(self, texts: pa.Array, fields: Sequence[pa.Field]) -> dict[int, str]:
-        """Return the reasons of the values that the reader refuses alone. Only values that `is_good` rejects
-        are tried.
+        """Return a dict from the indexes of bad values to the reasons. A value is bad if the reader refuses
+        it when it is the only value; this is only tried for values that `is_good` rejects.
         """
         kind = pa.struct(fields) if self.is_object else fields[0].type
         reasons: dict[int, str] = {}
@@ -85,8 +86,8 @@ class JsonDecoder:
         return reasons
 
     def _checked(self, values: pa.Array) -> pa.Array:
-        """Return the values, with nulls for JSON's null. Raises BadValues for values that the reader might
-        misread.
+        """Return the values; if they are objects, those that are JSON's null become nulls. Raises BadValues
+        if the reader might misread a value.
         """
         reasons = not_unicode(values)
         if self.is_object:
@@ -101,8 +102,8 @@ class JsonDecoder:
 
 
 def unframed(values: pa.Array) -> pa.Array:
-    """Return values without Confluent's prefix. JSON never begins with a byte 0, so a byte 0 begins a
-    prefix.
+    """Return the values without Confluent's prefix. A value has the prefix if its first byte is 0, because
+    JSON never begins with a byte 0.
     """
     if not len(values):
         return values
@@ -121,14 +122,16 @@ def unframed(values: pa.Array) -> pa.Array:
 
 
 def _content(values: pa.Array) -> tuple[Any, Any]:
-    """Return (offsets of the values within the bytes, bytes) of a binary array that is not empty."""
+    """Return (offsets of the values in the bytes, bytes) for a binary array that is not empty."""
     _, offsets, data = values.buffers()
     at = np.frombuffer(offsets, np.int32, len(values) + 1, 4 * values.offset)
     return at - at[0], np.frombuffer(b"" if data is None else data, np.uint8)[at[0] : at[-1]]
 
 
 def not_unicode(values: pa.Array) -> dict[int, str]:
-    """Return the reasons of values that are not UTF-8. pyarrow's reader would accept such strings."""
+    """Return a dict from the indexes of values that are not UTF-8 to the reasons. pyarrow's JSON reader would
+    accept invalid UTF-8.
+    """
     try:
         values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -145,8 +148,8 @@ def _undecodable(value: bytes | None) -> str:
 
 
 def _edges(values: pa.Array) -> tuple[Any, Any, Any, Any]:
-    """Return four arrays with an item for each value: whether the value is not null, its first byte, its last
-    byte (-1 for no byte), its length.
+    """Return four arrays with an item for each value: True if the value is not null; its first byte and its
+    last byte, -1 if it has none; and its length.
     """
     n = len(values)
     at, content = _content(values)
@@ -160,7 +163,9 @@ def _edges(values: pa.Array) -> tuple[Any, Any, Any, Any]:
 
 
 def _no_objects(values: pa.Array) -> tuple[list[int], dict[int, str]]:
-    """Return (indexes of JSON's nulls, reasons of values that don't begin and end as objects do)."""
+    """Return (indexes of the values that are JSON's null; a dict from the indexes of values that don't begin
+    with "{" and end with "}" to the reasons).
+    """
     there, first, last, lengths = _edges(values)
     nulls: list[int] = []
     reasons: dict[int, str] = {}
@@ -184,18 +189,18 @@ def _no_json(values: pa.Array) -> dict[int, str]:
 
 
 def _json_error(text: bytes) -> str:
-    """Return the reason why a text is not JSON, or "" if it is valid."""
+    """Return the reason why a text is not JSON; "" if it is JSON."""
     if not text:
         return "it has no bytes"
     try:
-        json.loads(text.decode())  # `loads` would guess the encoding of bytes
+        json.loads(text.decode())  # `loads` gets a str, because it would guess the encoding of bytes.
     except (ValueError, RecursionError) as error:
         return reason_of(error)
     return ""
 
 
 def _refuse_absent(fields: Sequence[pa.Field], made: Columns, texts: pa.Array) -> None:
-    """Raise BadValues for values that lack a field which must not be null."""
+    """Raise BadValues if values do not have a field that the schema does not allow to be null."""
     for field, column in zip(fields, made, strict=True):
         if not field.nullable and column.null_count > texts.null_count:
             absent = np.flatnonzero(np.asarray(column.is_null()) & np.asarray(texts.is_valid()))
@@ -210,7 +215,7 @@ def _lines(values: pa.Array) -> pa.Buffer:
 
 
 def _table(lines: pa.Buffer, schema: pa.Schema, unexpected: str) -> pa.Table:
-    """Read lines as one block: the edge of a second block could cut a value."""
+    """Read all lines as one block. If there were two blocks, a value could be cut at the border."""
     return pj.read_json(
         pa.BufferReader(lines),
         read_options=pj.ReadOptions(use_threads=False, block_size=min(len(lines) + 1, INT32_MAX)),
@@ -221,16 +226,16 @@ def _table(lines: pa.Buffer, schema: pa.Schema, unexpected: str) -> pa.Table:
 def inferred(values: pa.Array) -> JsonDecoder:
     """Return a decoder whose columns are inferred from these values.
 
-    The first value that is JSON and not null decides whether all values must be objects. A column's type
-    covers all values, but a value that has no common type with the values before it is ignored. Whole numbers
-    are int64, larger numbers and fractions double; all strings are strings. Raises InvalidArgumentError if no
-    value is JSON.
+    If the first value that is JSON and not null is an object, all values must be objects, else no value may
+    be an object. A column has the common type of all values; a value that has no common type with the values
+    before it is ignored. Whole numbers are int64 if they fit; other numbers are double. All JSON strings are
+    strings, even dates. Raises InvalidArgumentError if no value is JSON.
     """
     kind = pa.null()
     for text in unframed(values).drop_null().to_pylist():
         try:
             found = type_of(json.loads(text.decode()))
-        except (ValueError, RecursionError):  # a scan reports the bad value
+        except (ValueError, RecursionError):  # A scan will report this value as bad.
             continue
         if not pa.types.is_null(kind) and pa.types.is_struct(kind) != pa.types.is_struct(found):
             continue

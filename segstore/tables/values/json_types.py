@@ -1,4 +1,4 @@
-"""Arrow types of JSON: types that pyarrow reads, and types inferred from values.
+"""Arrow types for JSON values: the types that pyarrow can read, and types that are inferred from values.
 
 Nothing is on disk. Functions without state: safe from any thread.
 """
@@ -17,11 +17,13 @@ from segstore.errors import InvalidArgumentError
 from segstore.integers import INT64_MAX
 
 DEEPEST = 64
-"""The most levels of an inferred type. Values with more levels are ignored."""
+"""The largest number of levels in an inferred type. Values with more levels are ignored."""
 
 
 def read_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type to read before a cast to `kind`: a date is read as a string."""
+    """Return the type as which pyarrow reads a value before the value is cast to `kind`. It differs from
+    `kind` for dates and dictionaries: a date is read as a string.
+    """
     if pa.types.is_date(kind):
         return pa.string()
     if pa.types.is_dictionary(kind):
@@ -34,7 +36,7 @@ def read_type(kind: pa.DataType) -> pa.DataType:
 
 
 def checked(schema: pa.Schema) -> pa.Schema:
-    """Return a schema if each of its types can be read from JSON. Raises InvalidArgumentError."""
+    """Return `schema` if pyarrow can read each of its types from JSON. Raises InvalidArgumentError."""
     for field in schema:
         try:
             pj.read_json(
@@ -51,7 +53,7 @@ def checked(schema: pa.Schema) -> pa.Schema:
 
 
 def has_struct(kind: pa.DataType) -> bool:
-    """Return whether a type is or has a struct."""
+    """Return whether a type is a struct, or contains one."""
     return pa.types.is_struct(kind) or any(has_struct(kind.field(i).type) for i in range(kind.num_fields))
 
 
@@ -67,12 +69,12 @@ WHOLE = {
     pa.uint32(): 32,
     pa.uint64(): 64,
 }
-"""Bits of whole numbers, without the sign."""
+"""The number of bits of each integer type, without the sign."""
 
 
 def is_good(text: bytes, kind: pa.DataType) -> bool:
-    """Return whether a value seems to fit a type. pyarrow may decide otherwise, for example on a number in a
-    field without a column.
+    """Return whether a text is JSON and its value fits a type. pyarrow may decide otherwise: for example, it
+    may refuse a number in a field that is no column.
     """
     try:
         return _is_of(json.loads(text.decode(), object_pairs_hook=_once), kind)
@@ -116,12 +118,12 @@ def _is_time(text: str) -> bool:
 
 
 class ConflictError(ValueError):
-    """Two values without a common type."""
+    """Two values have no common type, or a value has too many levels."""
 
 
 def type_of(value: Any, depth: int = 0) -> pa.DataType:
-    """Return the type of a value of `json.loads`. Raises ConflictError if the value has too many levels, or
-    if a list's items have no common type.
+    """Return the type of a value that `json.loads` has returned. Raises ConflictError if the value has too
+    many levels, or if the items of a list have no common type.
     """
     if depth > DEEPEST:
         raise ConflictError(f"it nests deeper than {DEEPEST} levels")
@@ -135,7 +137,7 @@ def type_of(value: Any, depth: int = 0) -> pa.DataType:
 
 
 def common(kinds: Iterable[pa.DataType]) -> pa.DataType:
-    """Return the common type of several types, or null if there are no types. Raises ConflictError."""
+    """Return the common type of several types; Arrow's type null if there are none. Raises ConflictError."""
     made = pa.null()
     for kind in kinds:
         made = merged(made, kind)

@@ -1,9 +1,9 @@
-"""`ProtobufDecoder`: Protobuf messages as columns, decoded by google.protobuf.
+"""`ProtobufDecoder`: decodes Protobuf messages to columns, by google.protobuf.
 
-A value that begins with a byte 0 has Confluent's prefix and the message's path, which are skipped. No message
-begins with a byte 0, because no field has the number 0.
+A byte 0 at the beginning of a value means that Confluent's prefix and the path of the message's type come
+first; they are skipped. No message begins with a byte 0, because no field has the number 0.
 
-Nothing is on disk. Threads: any number may use a decoder.
+Nothing is on disk. Threads: any number of threads may use a decoder at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from .protobuf_types import fields
 
 
 def message_class(schema: Any) -> Any:
-    """Return the class of a message class or descriptor. Raises InvalidArgumentError."""
+    """Return the message class for `schema`, which is a message class or a descriptor. Raises
+    InvalidArgumentError if it is neither.
+    """
     if isinstance(schema, Descriptor):
         return GetMessageClass(schema)
     if isinstance(schema, type) and issubclass(schema, Message):
@@ -33,8 +35,8 @@ def message_class(schema: Any) -> Any:
 
 
 class ProtobufDecoder:
-    """A decoder of messages of a class. Raises InvalidArgumentError if `schema` is not a message class or
-    descriptor.
+    """A decoder for messages of one class. The constructor raises InvalidArgumentError if `schema` is neither
+    a message class nor a descriptor.
     """
 
     is_object = True

@@ -1,9 +1,10 @@
-"""Arrow types of Protobuf descriptors, and the conversions from messages to Arrow's values.
+"""Finds the Arrow types of the fields of a Protobuf message, and the functions that convert their values.
 
-A field with presence (optional, of a oneof, a message) that is not set is null; a field without presence has
-its default. A value of an enum becomes its name, or its digits if it has no name. A wrapper message becomes
-the value in it. Timestamps and durations have microseconds, because nanoseconds would not cover their range.
-Struct, Value and ListValue are JSON. A message that contains its own type has the inner message as bytes.
+A field that is not set is null if it has presence (an optional field, a field of a oneof, or a message); if
+it has no presence, it has its default. A value of an enum becomes its name, or its number as text if it has
+no name. A wrapper message becomes the value that it contains. Timestamps and durations have microseconds,
+because their range in nanoseconds exceeds 64 bits. Struct, Value and ListValue become JSON text. If a message
+contains a message of its own type, the inner message becomes its encoded bytes.
 
 Nothing is on disk. Functions without state: safe from any thread.
 """
@@ -28,8 +29,8 @@ Of = Callable[[Any], Any]
 
 
 class ProtobufConversion(NamedTuple):
-    """An Arrow type, and the conversion from a message's values to the type's values, or None as the
-    conversion if values stay unchanged.
+    """An Arrow type, and the function that converts a field's values to it. If they stay unchanged, the
+    function is None.
     """
 
     type: pa.DataType
@@ -37,7 +38,9 @@ class ProtobufConversion(NamedTuple):
 
 
 class ProtobufField(NamedTuple):
-    """A field of a message: its name, its type, and the function `of` that gets its value from a message."""
+    """A field of a message: its name, its Arrow type, and the function `of`, which returns its value for a
+    message.
+    """
 
     name: str
     type: pa.DataType
@@ -45,12 +48,16 @@ class ProtobufField(NamedTuple):
 
 
 def fields(message: Any, within: tuple[Any, ...] = ()) -> list[ProtobufField]:
-    """Return the fields of a message's descriptor."""
+    """Return the fields of a message type. `message` is its descriptor; `within` has those of the types that
+    contain it.
+    """
     return [_field(each, (*within, message)) for each in message.fields]
 
 
 def is_repeated(field: Any) -> bool:
-    """Return whether a field is repeated. Newer versions of protobuf warn if `label` is used."""
+    """Return whether a field is repeated. `label` is read only in versions of protobuf that do not have
+    `is_repeated`, because newer versions warn of it.
+    """
     known = getattr(field, "is_repeated", None)
     return bool(field.label == field.LABEL_REPEATED if known is None else known)
 

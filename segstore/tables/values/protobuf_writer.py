@@ -1,6 +1,7 @@
-"""Protobuf messages of rows. Nothing is on disk. Functions without state: safe from any thread.
+"""Encodes rows as Protobuf messages. Nothing is on disk. Functions without state: safe from any thread.
 
-Rows are messages, or dicts in the form of decoded values; a field that is None or absent is not set.
+A row is a message, or a dict with the values that `ProtobufDecoder` would return. A field that is None or
+absent in the dict is not set.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 def encoder(schema: Any, before: bytes) -> Callable[[Any], bytes]:
-    """Return a function that encodes a row. If there are bytes `before`, they and the message's path are put
-    at the beginning. Raises InvalidArgumentError.
+    """Return a function that encodes a row. If `before` is not empty, the result begins with these bytes and
+    the path of the message's type. Raises InvalidArgumentError.
     """
     kind = message_class(schema)
     head = before + path_bytes(_path(kind.DESCRIPTOR)) if before else b""
@@ -39,7 +40,9 @@ def encoder(schema: Any, before: bytes) -> Callable[[Any], bytes]:
 
 
 def _path(message: Any) -> list[int]:
-    """Return the indexes of a message within its file, the outermost first."""
+    """Return the path of a message type: the index of its outermost enclosing type in the file, and so on
+    inwards to its own index.
+    """
     outer = message.containing_type
     among = message.file.message_types_by_name.values() if outer is None else outer.nested_types
     at = [each.full_name for each in among].index(message.full_name)
@@ -47,14 +50,15 @@ def _path(message: Any) -> list[int]:
 
 
 def _fill(message: Any, row: Any) -> None:
-    """Set the fields of a message. Raises SerializationError for an unknown field."""
+    """Set the fields of a message to the values of a row. Raises SerializationError for an unknown field."""
     name = message.DESCRIPTOR.full_name
     if isinstance(row, Message) and row.DESCRIPTOR.full_name == name:
         row = row.SerializeToString()
     elif name in _FILLED:
         _FILLED[name](message, row)
         return
-    if isinstance(row, bytes):  # serialized, such as the inner message of a type that contains itself
+    # Bytes are an encoded message, for example one inside a message of the same type.
+    if isinstance(row, bytes):
         message.MergeFromString(row)
         return
     for field, value in dict(row).items():
@@ -95,7 +99,7 @@ def _set_map(there: Any, field: Any, value: Any) -> None:
 
 
 def _scalar(field: Any, value: Any) -> Any:
-    """Return a field's value; an enum's name, or its digits, becomes the number."""
+    """Return the value for a field. If the field is an enum, a name, or a number as text, becomes an int."""
     if field.enum_type is None or not isinstance(value, str):
         return value
     known = field.enum_type.values_by_name.get(value)
@@ -109,7 +113,8 @@ def _fill_timestamp(message: Any, value: Any) -> None:
 def _fill_duration(message: Any, value: Any, seconds_down: bool = False) -> None:
     micros = value // MICROSECOND if isinstance(value, timedelta) else int(value)
     seconds, rest = divmod(micros, 1_000_000)
-    if rest and seconds < 0 and not seconds_down:  # seconds and nanos must have the same sign
+    # In a Duration, seconds and nanos must have the same sign.
+    if rest and seconds < 0 and not seconds_down:
         seconds, rest = seconds + 1, rest - 1_000_000
     message.seconds, message.nanos = seconds, rest * 1000
 

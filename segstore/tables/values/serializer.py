@@ -1,4 +1,4 @@
-"""`RowSerializer`: rows as the bytes of values, which the decoder of the same name decodes.
+"""`RowSerializer`: encodes rows as values. The decoder of the same name, such as "avro", decodes them.
 
 Nothing is on disk. Threads: any.
 """
@@ -23,8 +23,8 @@ Encode = Callable[[Any], bytes]
 
 
 class RowSerializer:
-    """Encodes a row as bytes, and None as None, for `value_serializer` of a Producer. Raises
-    SerializationError.
+    """A `value_serializer` for a Producer: it encodes a row as bytes, and returns None for None. A call
+    raises SerializationError if the row can't be encoded.
     """
 
     def __init__(self, name: str, encode: Encode) -> None:
@@ -45,8 +45,8 @@ class RowSerializer:
             raise SerializationError(f"{row!r:.80} can't be serialized as {self._name}: {said}") from error
 
     def column(self, rows: Any) -> pyarrow.Array:
-        """Return the values of many rows as a column for `append_batch`. `rows` is a list of rows, a pyarrow
-        Array or ChunkedArray of them, or a table, as for `append_table`. Raises SerializationError,
+        """Encode many rows, and return the values as a column for `append_batch`. `rows` is a list, a pyarrow
+        Array or a ChunkedArray of rows, or a table as for `append_table`. Raises SerializationError,
         InvalidTypeError.
         """
         with Needing("pyarrow", "a column of values"):
@@ -57,7 +57,8 @@ class RowSerializer:
 def _rows(given: Any) -> Iterable[Any]:
     if isinstance(given, str | bytes | Mapping):
         raise InvalidTypeError(f"rows is {type(given).__name__}: allowed is a list of rows, or a table")
-    if hasattr(given, "columns"):  # a table, which iterates over columns or names, not rows
+    # A table has this attribute. An iteration over a table would yield columns or names, not rows.
+    if hasattr(given, "columns"):
         from segstore.records.arrow_table import read_table
 
         given = read_table(given)
@@ -66,9 +67,10 @@ def _rows(given: Any) -> Iterable[Any]:
 
 
 def serializer(name: str, value_schema: Any = None, *, schema_id: int | None = None) -> RowSerializer:
-    """Return a serializer of rows: "json", "avro" (`value_schema`: a schema) or "protobuf" (a message class
-    or descriptor). Rows are dicts, as in a table's `to_pylist`, or other values if the schema is not a
-    record's. `schema_id` is put before each value, in Confluent's format.
+    """Return a serializer of rows. `name` is "json", "avro" or "protobuf". `value_schema` is an Avro schema,
+    or a Protobuf message class or descriptor; None for JSON. Rows are dicts, as in a table's `to_pylist`; if
+    the Avro schema is not that of a record, or for JSON, they may be other values. If `schema_id` is not
+    None, each value begins with Confluent's prefix, which has this id.
 
     Raises InvalidArgumentError, MissingPackageError.
     """
@@ -88,7 +90,7 @@ def _json(schema: Any, before: bytes) -> Encode:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as a JSON type: bytes become text, dates and times ISO 8601."""
+    """Convert bytes, dates, times, decimals and UUIDs to text. Raises TypeError for other types."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, date | datetime | time):

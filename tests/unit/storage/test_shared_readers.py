@@ -115,7 +115,7 @@ def test_E5_a_slot_behind_the_mapping_is_that_of_a_file_that_has_grown(sharing: 
         sharing.shared.open(slot, key, sharing.shown._replace(next_offset=slot + 100))
     wanted = {key: slot + 100 for key, slot in zip(keys, slots, strict=True)}
     assert {key: ends.end for key, ends in reader.get_all(keys).items()} == wanted
-    followed = EndsReader(Files(), str(sharing.root / ".segstore" / "ends")).follow(keys)
+    followed = EndsReader(Files(), str(sharing.root / ".segstore" / "ends")).tail(keys)
     assert [followed.content[n].words[2] for n in range(20)] == list(wanted.values())
 
 
@@ -203,7 +203,7 @@ def test_E5_a_glance_is_at_the_shared_log(sharing: Sharing) -> None:
 
 def test_E5_the_host_sees_the_same(sharing: Sharing) -> None:
     sharing.begin()
-    followed = sharing.ends.follow([sharing.key])
+    followed = sharing.ends.tail([sharing.key])
     sharing.append(2)
     found = sharing.ends.get(sharing.key)
     assert found is not None

@@ -43,7 +43,7 @@ class TwoDirectories:
     def partition(self, topic: str, partition: int) -> Partition:
         return self.writers[self.leader].partition(topic, partition)
 
-    def follow(self, keys: list[int]) -> None:
+    def tail(self, keys: list[int]) -> None:
         return None
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Checks of a share partition's acknowledgements (Kafka: SharePartition.acknowledge, ShareFetchRequest's and
 ShareAcknowledgeRequest's acknowledgement batches).
 
-Pure functions, which change nothing.
+The functions change neither the share partition nor its offsets in flight.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class AckStep(NamedTuple):
     type: int
 
 
-# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
+# Calling `tuple.__new__`, which is C code, is faster than calling the class, whose `__new__` is Python code.
 _step: Callable[[tuple[int, int, int]], AckStep] = partial(tuple.__new__, AckStep)
 
 
 def check_form(batches: Sequence[AckBatch]) -> None:
-    """Raise InvalidRequestError unless batches are in the order of offsets, and each batch has one
-    AcknowledgeType for all its offsets, or one for each offset. The last offset of a batch may be the first
-    offset of the next batch, as in Kafka.
+    """Raise InvalidRequestError unless the batches are ordered by offset, and each batch has one
+    AcknowledgeType, or as many as it has offsets. As in Kafka, the last offset of a batch may also be the
+    first offset of the next batch.
     """
     before = -1
     for first, last, types in batches:
@@ -61,12 +61,13 @@ def collect(
     ended: list[AckStep],
     renewed: list[AckStep],
 ) -> None:
-    """Append a step to `ended`, or for RENEW to `renewed`, for each run of offsets with one acknowledgement
-    type. Offsets below the start get no step (rule Q29). After an error `ended` and `renewed` have the steps
-    before the refused offset.
+    """Append a step for each run of offsets with one acknowledgement type: to `renewed` if the type is RENEW,
+    else to `ended`. Offsets below the share-partition start get no step (rule Q29). If an offset is refused,
+    the two lists have the steps of the offsets before it.
 
-    Raises InvalidRequestError for an offset after the last one in flight; InvalidRecordStateError for an
-    offset that the member has not acquired (rule Q30), or has acknowledged twice, and for a forbidden RENEW.
+    Raises InvalidRequestError for an offset after the last offset in flight. Raises InvalidRecordStateError
+    for an offset that the member has not acquired (rule Q30), for an offset that `batches` acknowledge twice,
+    and for a RENEW that the group does not allow.
     """
     end = -1
     for batch in batches:

@@ -1,4 +1,4 @@
-"""`Acquisition`: grants a member offsets that the member's fetch has read (Kafka: SharePartition.acquire).
+"""`Acquisition`: grants to a member offsets that the member's fetch has read (Kafka: SharePartition.acquire).
 
 Owns nothing on disk. Threads: one at a time, under the share partition's lock.
 """
@@ -22,10 +22,10 @@ from segstore.coordinator.share.core.values import (
 class Acquisition:
     """One grant of offsets to a member (rules Q18 to Q26, Q42 to Q44 of docs/queue-rules.md).
 
-    `want` is the number of offsets to grant. In mode BATCH_OPTIMIZED the grant goes on to the end of its last
-    record batch; in mode RECORD_LIMIT it never exceeds `want`. New offsets form pieces (Kafka:
-    InFlightBatch): a piece ends with the first record batch that brings it to `piece` offsets, or before a
-    gap.
+    `want` is the number of offsets to grant. In mode RECORD_LIMIT the grant never exceeds `want`; in mode
+    BATCH_OPTIMIZED it may exceed `want` to include the whole of its last record batch. New offsets are
+    grouped into pieces (Kafka: InFlightBatch). A piece ends at the end of the first record batch with which
+    it has at least `piece` offsets, or at a gap in the offsets.
     """
 
     __slots__ = (
@@ -39,14 +39,19 @@ class Acquisition:
         self._flight, self._lock, self._limits = flight, lock, limits
         self._strict, self._want, self._size = mode == AcquireMode.RECORD_LIMIT, want, piece
         self._taken = 0
-        self._open: StateRun | None = None  # new offsets, to which more may be added
-        self._piece: OffsetRange | None = None  # the piece of the last granted offsets that were in flight
-        self._budget: int | None = None  # records of `_piece` that may still be granted; None: no limit
+        # `_open` is the run of granted new offsets to which the next new offsets are added.
+        self._open: StateRun | None = None
+        # `_piece` is the piece of the run that `_take_again` has got in its last call.
+        self._piece: OffsetRange | None = None
+        # `_budget` is the number of records of `_piece` that may still be granted; None means no limit.
+        self._budget: int | None = None
 
     def over(
         self, batches: Sequence[ReadBatch], begin: int, end: int, aborted: Sequence[OffsetRange]
     ) -> tuple[Acquired, ...]:
-        """Grant offsets of `batches`, read from `begin` to before `end`; return the acquired runs."""
+        """Grant offsets of `batches`, which were read from offset `begin` to before offset `end`. Return the
+        acquired offsets as disjoint runs.
+        """
         flight, self._end = self._flight, end
         at = begin = max(begin, flight.start)
         for batch in batches:
@@ -70,28 +75,32 @@ class Acquisition:
         return tuple(Acquired(run.first, run.last, run.count) for run in runs if run.lock is self._lock)
 
     def _reach(self, last: int) -> int:
-        """Return the last offset of a batch that may be granted: the end of the batch, `last`, or at
-        most the last offset in flight if the window is full (rule Q26).
+        """Return the offset up to which a batch that ends at `last` may be granted: `last`, but at most the
+        last offset in flight if the offsets in flight have reached their limit (rule Q26).
         """
         flight = self._flight
         has_room = flight.next_new - flight.start < self._limits.window
         return last if has_room else min(last, flight.next_new - 1)
 
     def _vanished(self, first: int, last: int) -> None:
-        """Archive the offsets from `first` to `last`, which no batch of the log has any more (rule Q22)."""
+        """Archive the offsets from `first` to `last`, because no batch of the log has them any more (rule
+        Q22).
+        """
         if first <= last:
             self._close()
             self._flight.archive_unread(first, last)
 
     def _archive(self, aborted: Sequence[OffsetRange], first: int, last: int) -> None:
-        """Archive offsets from `first` to `last` that belong to aborted transactions (rule Q44)."""
+        """Archive the offsets from `first` to `last` that belong to aborted transactions (rule Q44)."""
         for each in aborted:
             if each.first <= last and each.last >= first:
                 self._close()
                 self._flight.archive_unread(max(first, each.first), min(last, each.last))
 
     def _take(self, first: int, last: int) -> bool:
-        """Grant offsets of one batch; return whether the grant may continue after `last`."""
+        """Grant the offsets of one batch from `first` to `last`, as far as the limits allow. Return whether
+        the grant may continue after `last`.
+        """
         for begin, end, run in self._flight.segments(first, last):
             if run is None:
                 goes_on = self._take_new(begin, end)
@@ -139,7 +148,7 @@ class Acquisition:
         self._taken += last - first + 1
 
     def _end_of_batch(self) -> None:
-        """Close the open piece at the end of a record batch, if it is large enough (rule Q19)."""
+        """Close the open piece at the end of a record batch if the piece has `_size` offsets (rule Q19)."""
         if self._open is not None and self._open.last - self._open.first + 1 >= self._size:
             self._close()
 
@@ -171,7 +180,7 @@ class Acquisition:
         return end == last and not alone
 
     def _most_of(self, run: StateRun) -> int:
-        """Return the number of offsets of a run in flight that may be granted."""
+        """Return the number of offsets of `run` that may be granted."""
         most = self._want - self._taken if self._strict else run.last - run.first + 1
         if self._budget is not None:
             most = min(most, self._budget)
@@ -182,7 +191,7 @@ class Acquisition:
 
     def _throttled(self, first: int, piece: OffsetRange) -> int | None:
         """Return the number of records of a piece that may be granted together; None, for no limit, if no
-        record of the piece is near the delivery limit (rule Q24).
+        record of the piece from offset `first` on is near the delivery limit (rule Q24).
         """
         limit = self._limits.deliveries
         low = threshold(limit)

@@ -1,8 +1,8 @@
 """`LockDeadlines`: the times at which acquisition locks expire (Kafka: AcquisitionLockTimerTask, one object
 per batch or offset).
 
-A time is kept only while some offset is locked until then. So a lock that was renewed or released leaves no
-timer that could release another lock (KAFKA-19476).
+An expiry time is stored only while an offset is locked until that time. So a lock that was renewed or
+released leaves no timer that could release another lock (KAFKA-19476).
 
 Owns nothing on disk. Threads: one at a time, under the share partition's lock.
 """
@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 
 
 class LockDeadlines:
-    """The expiry times of locks, in ms, each with the number of offsets that are locked until then."""
+    """The expiry times of locks, in ms, each with the number of offsets that are locked until that time."""
 
     __slots__ = ("_heap", "_offsets")
 
@@ -28,13 +28,13 @@ class LockDeadlines:
         return copied
 
     def add(self, until: float, offsets: int) -> None:
-        """Add `offsets` that are locked until `until`."""
+        """Count `offsets` more offsets that are locked until the time `until`."""
         if until not in self._offsets:
             heappush(self._heap, until)
         self._offsets[until] = self._offsets.get(until, 0) + offsets
 
     def remove(self, until: float, offsets: int) -> None:
-        """Remove `offsets` that were locked until `until`."""
+        """Count `offsets` fewer offsets that are locked until the time `until`."""
         remaining = self._offsets[until] - offsets
         if remaining:
             self._offsets[until] = remaining
@@ -42,12 +42,12 @@ class LockDeadlines:
             del self._offsets[until]
 
     def earliest(self) -> float | None:
-        """Return the earliest expiry time, None if nothing is locked."""
+        """Return the earliest expiry time, None if no offset is locked."""
         heap = self._heap
         while heap and heap[0] not in self._offsets:
             heappop(heap)
         return heap[0] if heap else None
 
     def counts(self) -> dict[float, int]:
-        """Return the number of locked offsets by the expiry time of their lock."""
+        """Return a dict from each expiry time to the number of offsets that are locked until that time."""
         return dict(self._offsets)

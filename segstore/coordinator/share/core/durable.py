@@ -21,8 +21,8 @@ _MOST_PENDING = 1024
 
 
 class StateDelta(NamedTuple):
-    """The content of a ShareUpdate record: the changes since the snapshot `snapshot_epoch`. `start` is -1 if
-    it has not changed.
+    """The content of a ShareUpdate record: changes of the state since the snapshot with `snapshot_epoch`.
+    `start` is -1 if the start offset has not changed.
     """
 
     snapshot_epoch: int
@@ -32,7 +32,7 @@ class StateDelta(NamedTuple):
     batches: tuple[StateBatch, ...] = ()
 
 
-# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
+# Calling `tuple.__new__`, which is C code, is faster than calling the class, whose `__new__` is Python code.
 _durable: Callable[[tuple[Any, ...]], Durable] = partial(tuple.__new__, Durable)
 
 
@@ -40,12 +40,13 @@ _durable: Callable[[tuple[Any, ...]], Durable] = partial(tuple.__new__, Durable)
 
 
 def combine(stored: Iterable[StateBatch], new: Iterable[StateBatch], start: int) -> tuple[StateBatch, ...]:
-    """Return all batches, from offset `start` on, as disjoint batches in order (Kafka:
-    PersisterStateBatchCombiner). An offset in several batches gets the larger delivery count, and for equal
-    counts the larger state, whichever was written last. Equal neighbours are joined.
+    """Combine two lists of batches into disjoint batches, ordered by offset, without the offsets below
+    `start` (Kafka: PersisterStateBatchCombiner). If several batches have an offset, the offset gets the state
+    and count of the batch with the largest delivery count; among batches with equal counts, of the batch with
+    the largest state number. Adjacent batches with the same state and count are joined.
     """
     kept: list[StateBatch] = []
-    # `end` is the last offset of the batch kept last, `before` its state and count
+    # `end` is the last offset of the last batch in `kept`; `before` has the state and count of that batch.
     are_combined, end, before = True, start - 1, None
     for batch in (*stored, *new):
         first, last, *rest = batch
@@ -65,9 +66,11 @@ def combine(stored: Iterable[StateBatch], new: Iterable[StateBatch], start: int)
 
 
 def _winners(batches: Sequence[StateBatch]) -> list[StateBatch]:
-    """Return disjoint batches from overlapping ones; both lists are in the order of first offsets."""
+    """Return disjoint batches, in which each offset has the state and count that `combine` describes.
+    `batches` may overlap. Both lists are ordered by first offset.
+    """
     runs: list[StateBatch] = []
-    # a heap of the batches that contain offset `at`, the winner first
+    # `reaching` is a heap of the batches that contain offset `at`. The first one decides the offset's state.
     reaching: list[tuple[int, int, int]] = []
     at, n, i = -1, len(batches), 0
     while reaching or i < n:
@@ -81,7 +84,7 @@ def _winners(batches: Sequence[StateBatch]) -> list[StateBatch]:
             heappop(reaching)
         if reaching:
             count, state, last = reaching[0]
-            # A batch that begins within this one may win over it.
+            # The run ends before the next batch begins, because that batch may have a larger count.
             end = last if i == n else min(last, batches[i].first - 1)
             _add(runs, StateBatch(at, end, -state, -count))
             at = end + 1
@@ -100,8 +103,8 @@ def _add(runs: list[StateBatch], run: StateBatch) -> None:
 
 
 def apply_update(stored: Durable | None, delta: StateDelta) -> Durable:
-    """Return the state after a ShareUpdate, with the batches of `stored` and `delta` combined. If `stored` is
-    None, the update alone is the state.
+    """Return the state after a ShareUpdate: its batches are those of `stored` and `delta`, combined. If
+    `stored` is None, the state is made from `delta` alone.
     """
     after = changed(stored, delta)
     before = () if stored is None else stored.batches
@@ -109,9 +112,9 @@ def apply_update(stored: Durable | None, delta: StateDelta) -> Durable:
 
 
 def changed(stored: Durable | None, delta: StateDelta) -> Durable:
-    """Return the state after a delta, still with the batches of `stored`. Start and count are those
-    of `delta` if `delta` has the larger start, or an equal start and the larger count, else those of
-    `stored`, because an older delta may be applied after a newer one.
+    """Return the state after a delta, but with the batches of `stored`. `start` and `complete` are those of
+    `delta` if `delta` has the larger start, or an equal start and the larger `complete`; else they are those
+    of `stored`. (An older delta may be applied after a newer delta.)
     """
     if stored is None:
         return Durable(delta.snapshot_epoch, 0, delta.leader_epoch, delta.start, delta.complete)
@@ -126,9 +129,10 @@ def changed(stored: Durable | None, delta: StateDelta) -> Durable:
 
 
 class Fold:
-    """The state of a snapshot and the updates after it. The batches of updates are combined with the
-    snapshot's batches only when `state` is read, or when there are many. `head` is the state with the batches
-    of the last combination, None before the first record.
+    """The state that results from a snapshot and the updates after it. The batches of updates are combined
+    with the snapshot's batches only when `state` is read, or when there are many uncombined batches. `head`
+    is the current state, except that its batches are those of the last combination; it is None before the
+    first record.
     """
 
     __slots__ = ("_changed", "_pending", "head")
@@ -139,7 +143,7 @@ class Fold:
 
     @property
     def state(self) -> Durable | None:
-        """Return the state with combined batches; None before the first record."""
+        """Combine the uncombined batches, and return the state; None before the first record."""
         if self._changed and self.head is not None:
             batches = combine(self.head.batches, self._pending, self.head.start)
             self.head = self.head._replace(batches=batches)
@@ -164,8 +168,8 @@ class Fold:
 
 
 class PrunePoint(Generic[K]):
-    """The offset below which records of a partition of the state topic can be deleted: the lowest offset
-    among the latest snapshots of all keys. Updates don't count.
+    """The offset below which records of a partition of `__share_group_state` can be deleted: the lowest
+    offset of any key's latest snapshot.
     """
 
     def __init__(self) -> None:
@@ -178,12 +182,14 @@ class PrunePoint(Generic[K]):
         self._snapshots[key] = offset
 
     def forget(self, key: K, offset: int) -> None:
-        """Remove a key, whose tombstone is at `offset`. `offset` counts only if no snapshot remains."""
+        """Remove a key, whose tombstone is at `offset`. If no key has a snapshot any more, the records below
+        `offset` can be deleted.
+        """
         self._snapshots.pop(key, None)
         self._tombstone = offset
 
     def keep(self, offset: int) -> None:
-        """Never prune the record at `offset` and the records after it."""
+        """Never allow the deletion of the record at `offset`, or of any record after it."""
         self._kept = offset if self._kept is None else min(self._kept, offset)
 
     @property

@@ -1,5 +1,5 @@
-"""`InFlight`: the state of a share partition between its events, and the changes of single offsets (Kafka:
-SharePartition, InFlightState).
+"""`InFlight`: the offsets in flight of a share partition, with their states, and the changes of these states
+(Kafka: SharePartition, InFlightState).
 
 A hole in `runs` between `start` and `next_new` has offsets that no fetch has read since the share partition
 was loaded (KAFKA-18494). These offsets are fetched as new, and the start does not pass them. No run begins
@@ -22,8 +22,8 @@ ENDS = frozenset((RecordState.ACKNOWLEDGED, RecordState.ARCHIVED))
 
 
 class InFlight:
-    """The offsets in flight. `complete` counts the offsets from `start` on that are acknowledged or archived,
-    including pending writes (Kafka: deliveryCompleteCount).
+    """The offsets in flight. `complete` is the number of offsets from `start` on that are acknowledged or
+    archived, or will be when a pending write succeeds (Kafka: deliveryCompleteCount).
     """
 
     __slots__ = ("_searched", "complete", "locks", "next_new", "runs", "start")
@@ -42,7 +42,9 @@ class InFlight:
         return copied
 
     def first_wanted(self) -> int:
-        """Return the first offset that is Available or in a hole, else `next_new` (rules Q17, Q21)."""
+        """Return the first offset that is Available or in no run; `next_new` if there is none (rules Q17,
+        Q21).
+        """
         expected = max(self._searched, self.start)
         for run in self.runs.from_offset(expected):
             if run.first > expected or run.state is AVAILABLE:
@@ -52,8 +54,9 @@ class InFlight:
         return expected
 
     def segments(self, first: int, last: int) -> Iterator[tuple[int, int, StateRun | None]]:
-        """Yield the offsets from `first` to `last` in parts, each with its run, or with None for a hole. The
-        caller may cut, join and add runs below the next part.
+        """Split the offsets from `first` to `last` at the borders of runs, and yield (first, last, run) of
+        each part; run is None for offsets without a run. The caller may change runs up to the end of the
+        yielded part.
         """
         while first <= last:
             run = next(self.runs.from_offset(first), None)
@@ -68,7 +71,7 @@ class InFlight:
     # --- transitions -----------------------------------------------------------------------------
 
     def add(self, run: StateRun) -> None:
-        """Add a run of offsets that were in a hole, or are new."""
+        """Add a run of offsets that no run contains yet."""
         self.runs.insert(run)
         self.next_new = max(self.next_new, run.last + 1)
         if run.state in ENDS:
@@ -83,18 +86,20 @@ class InFlight:
         self.locks.add(lock.until, run.last - run.first + 1)
 
     def lock(self, run: StateRun, lock: Lock) -> None:
-        """Renew the lock of an Acquired run, whose state and count stay."""
+        """Replace the lock of an Acquired run by `lock`; state and delivery count do not change."""
         self.unlock(run)
         run.lock = lock
         self.locks.add(lock.until, run.last - run.first + 1)
 
     def unlock(self, run: StateRun) -> None:
-        """Remove the deadline of a run's lock."""
+        """Remove the deadline of a run's lock; `run.lock` itself stays."""
         assert run.lock is not None
         self.locks.remove(run.lock.until, run.last - run.first + 1)
 
     def begin(self, run: StateRun, target: RecordState, write: int) -> None:
-        """Begin a transition that completes with a write (rule Q33)."""
+        """Begin a run's transition to the state `target`; it completes when the write with the token `write`
+        succeeds (rule Q33).
+        """
         n = run.last - run.first + 1
         if run.state is ACQUIRED:
             assert run.lock is not None
@@ -104,13 +109,17 @@ class InFlight:
             self.complete += n
 
     def take_back(self, run: StateRun) -> None:
-        """Undo a transition whose write failed; the caller sets the lock's deadline again (rule Q34)."""
+        """Undo a run's transition, because its write failed. The caller must restore the deadline of the
+        run's lock (rule Q34).
+        """
         if run.target in ENDS:
             self.complete -= run.last - run.first + 1
         run.target, run.write = None, 0
 
     def become(self, run: StateRun, state: RecordState) -> None:
-        """Set a run to a state that has no lock; the deadline of its lock must have been removed before."""
+        """Set a run to a state without a lock. The caller must already have removed the deadline of the run's
+        lock.
+        """
         began = run.write and run.target in ENDS
         run.state, run.lock, run.target, run.write = state, None, None, 0
         if state is AVAILABLE:
@@ -120,7 +129,7 @@ class InFlight:
             self.complete += 0 if began else run.last - run.first + 1
 
     def archive_unread(self, first: int, last: int) -> None:
-        """Archive the offsets from `first` to `last` that are Available or in a hole, in memory only (rules
+        """Archive, in memory only, the offsets from `first` to `last` that are Available or in no run (rules
         Q22, Q42, Q44).
         """
         for begin, end, run in self.segments(first, last):
@@ -134,8 +143,8 @@ class InFlight:
     # --- the start -------------------------------------------------------------------------------
 
     def advance(self) -> bool:
-        """Move the start to the first offset that is not final, is in a hole, or has a pending write (rule
-        Q15); return whether it moved.
+        """Move the start to the first offset that is in no run, has a pending write, or is neither
+        acknowledged nor archived (rule Q15). Return whether the start moved.
         """
         start = self.start
         for run in self.runs:
@@ -145,7 +154,9 @@ class InFlight:
         return start > self.start and self.move_start(start)
 
     def move_start(self, start: int) -> bool:
-        """Move the start up, and drop all offsets below it, locked or not (rule Q41)."""
+        """Move the start up to `start`, and drop all offsets below it, including locked offsets (rule Q41).
+        Return True.
+        """
         for run in self.runs.drop_below(start):
             if run.state is ACQUIRED and not run.write:
                 self.unlock(run)

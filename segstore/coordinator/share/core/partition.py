@@ -1,8 +1,9 @@
 """`SharePartition`: the state of one partition for one share group (KIP-932; Kafka: SharePartition).
 
-An event changes the state and returns an outcome: a write of durable state, dead letters, a wake of waiting
-fetches. Several writes may be pending, and may complete in any order. Offsets with a pending write are
-neither granted nor acknowledged, and the start does not pass them (rule Q33 of docs/queue-rules.md).
+Each method that handles an event changes the state and returns an `Outcome`: a write of durable state to
+make, dead letters to append, and whether to wake waiting fetches. Several writes may be pending, and may
+complete in any order. Offsets with a pending write are neither granted nor acknowledged, and the start does
+not pass them (rule Q33 of docs/queue-rules.md).
 
 Owns nothing on disk. Threads: one at a time, under the lock of the share partition; nothing here waits.
 """
@@ -37,13 +38,13 @@ from segstore.coordinator.share.core.writes import PendingWrite
 ARCHIVING = RecordState.ARCHIVING
 REJECT = AcknowledgeType.REJECT
 NOTHING = Outcome()
-# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
+# Calling `tuple.__new__`, which is C code, is faster than calling the class, whose `__new__` is Python code.
 _outcome: Callable[[tuple[Any, ...]], Outcome] = partial(tuple.__new__, Outcome)
 
 
 class SharePartition:
-    """The records in flight of a share partition. `cut` is True if the durable state had offsets above the
-    log's end, which `load` has removed (rule Q48).
+    """The records in flight of a share partition. `cut` is True if `load` has removed offsets from the state
+    because they were above the log's end (rule Q48).
     """
 
     __slots__ = ("_flight", "_tokens", "_writes", "cut")
@@ -56,10 +57,11 @@ class SharePartition:
 
     @classmethod
     def load(cls, durable: Durable, log_start: int, log_end: int) -> SharePartition:
-        """Return the share partition of a durable state and a log from `log_start` to `log_end`.
+        """Return the share partition with the state `durable`, whose log has the offsets from `log_start` to
+        before `log_end`.
 
-        Records that were acquired by an earlier process are in a hole, and are granted as new (rule Q21).
-        Raises CorruptStateError (rule Q61).
+        Records that an earlier process had granted are granted again, as new records (rule Q21). Raises
+        CorruptStateError (rule Q61).
         """
         kept = cut_above(durable, log_end)
         self = cls()
@@ -80,25 +82,25 @@ class SharePartition:
 
     @property
     def start(self) -> int:
-        """Return the share-partition start offset, -1 before `begin_at`."""
+        """Return the share-partition start offset; -1 if it is not known, before a call of `begin_at`."""
         return self._flight.start
 
     @property
     def next_new(self) -> int:
-        """Return the offset after the last one in flight."""
+        """Return the offset after the last offset in flight."""
         return self._flight.next_new
 
     @property
     def window(self) -> int:
-        """Return the number of offsets from the start to the last one in flight (Kafka:
+        """Return the number of offsets from the start to the last offset in flight (Kafka:
         InFlightMessageCount).
         """
         return self._flight.next_new - self._flight.start
 
     @property
     def complete(self) -> int:
-        """Return the number of offsets from the start on that are acknowledged or archived, including pending
-        writes (rule Q40).
+        """Return the number of offsets from the start on that are acknowledged or archived, or will be when a
+        pending write succeeds (rule Q40).
         """
         return self._flight.complete
 
@@ -108,37 +110,39 @@ class SharePartition:
         return sum(run.last - run.first + 1 for run in runs)
 
     def lag(self, high_watermark: int) -> int:
-        """Return the number of unfinished offsets below `high_watermark` (rule Q40), -1 if the start is not
-        known.
+        """Return the number of offsets from the start to below `high_watermark` that are neither acknowledged
+        nor archived (rule Q40); -1 if the start is not known.
         """
         return -1 if self.start < 0 else high_watermark - self.start - self.complete
 
     def deadline(self) -> float | None:
-        """Return the time in ms at which the earliest acquisition lock expires, None without a lock."""
+        """Return the time in ms at which the first acquisition lock expires; None if no offset is locked."""
         return self._flight.locks.earliest()
 
     def acquired_by(self, member: str) -> tuple[Acquired, ...]:
-        """Return the offsets that a member holds, except offsets with a pending write."""
+        """Return the offsets that a member has acquired, except offsets with a pending write."""
         runs = self._flight.runs
         locked = (run for run in runs if run.lock and run.lock.owner == member and not run.write)
         return tuple(Acquired(run.first, run.last, run.count) for run in locked)
 
     def runs(self) -> tuple[StateRun, ...]:
-        """Return the runs of offsets in flight, which the caller must not change."""
+        """Return the runs of offsets in flight. The caller must not change the runs."""
         return tuple(self._flight.runs)
 
     def fetch_offset(self) -> int:
-        """Return the offset from which the next fetch reads the log (rule Q17), -1 before `begin_at`."""
+        """Return the offset at which the next fetch begins (rule Q17); -1 if the start is not known."""
         return self._flight.first_wanted()
 
     def may_grant(self, limits: Limits) -> bool:
-        """Return whether records that the log has from `fetch_offset` on may be granted (rule Q26)."""
+        """Return whether records from `fetch_offset` on may be granted, if the log has any (rule Q26)."""
         if self.start < 0 or any(write.begins for write in self._writes.values()):
             return False
         return self.window < limits.window or self.fetch_offset() < self.next_new
 
     def frozen(self, now: float = 0) -> tuple[object, ...]:
-        """Return the whole state as a hashable value; times of locks are relative to `now`."""
+        """Return the whole state as a hashable value, in which the expiry times of locks are relative to
+        `now`.
+        """
         flight = self._flight
         runs = tuple(
             (
@@ -158,8 +162,9 @@ class SharePartition:
     # --- fetches ---------------------------------------------------------------------------------
 
     def begin_at(self, offset: int) -> Outcome:
-        """Begin at an offset from `share.auto.offset.reset`. No record is granted until the write has
-        succeeded (rule Q13); if the write fails, the start is unknown again.
+        """Set the start to `offset`, which the caller has found by `share.auto.offset.reset`; return the
+        write that makes it durable. No record is granted until that write has succeeded (rule Q13). If the
+        write fails, the start is unknown again.
         """
         assert self.start < 0, "the start is known"
         self._flight = InFlight(offset)
@@ -180,13 +185,13 @@ class SharePartition:
         now: float,
         limits: Limits,
     ) -> Grant:
-        """Let a member acquire records of `batches`, and return the grant. The batches were read from
-        `read_from`, the fetch offset, to before `read_end`. Offsets of this range that are in no batch are no
-        longer in the log, and are archived.
+        """Acquire records of `batches` for a member, and return the grant. The batches were read from the
+        fetch offset `read_from` to before `read_end`. Offsets of this range that no batch has are no longer
+        in the log, and are archived.
 
-        `mode`: an AcquireMode. `want`: the number of offsets, counted by `mode` (rule Q19). `piece`: the
-        least number of new offsets in one piece (see `Acquisition`). `aborted`: offsets of aborted
-        transactions, which are archived without a write (rule Q44); empty for read_uncommitted.
+        `mode`, `want` and `piece` are as in `Acquisition` (rule Q19). `aborted` has the offsets of aborted
+        transactions, which are archived without a write (rule Q44); it is empty if the group reads
+        uncommitted records too.
         """
         self._tokens += 1
         token = self._tokens
@@ -198,8 +203,8 @@ class SharePartition:
         return Grant(token, acquired, self._flight.advance())
 
     def ungrant(self, token: int) -> Outcome:
-        """Take back a grant whose answer could not be sent: the offsets that are still locked by the grant
-        become Available with their earlier delivery count (rule Q94).
+        """Undo a grant, because the answer with its records could not be sent: the offsets that the grant
+        still locks become Available with the delivery count that they had before the grant (rule Q94).
         """
         runs = [run for run in self._flight.runs if run.lock and run.lock.grant == token and not run.write]
         for run in runs:
@@ -212,12 +217,14 @@ class SharePartition:
     # --- releases of locks -----------------------------------------------------------------------
 
     def acknowledge(self, member: str, batches: Sequence[AckBatch], now: float, limits: Limits) -> Outcome:
-        """Apply acknowledgements of a member: all of them, or if an acknowledgement is invalid, only the
-        renewals before it (rule Q31). Acknowledgements take effect once the write has succeeded. RENEW, and
-        acknowledgements of offsets below the start, need no write (rules Q29, Q32).
+        """Apply a member's acknowledgements. If one is invalid, only the renewals before it are applied (rule
+        Q31). A RENEW takes effect at once, and needs no write. Acknowledgements of offsets below the start
+        have no effect (rules Q29, Q32). All other acknowledgements take effect when the returned write has
+        succeeded.
 
-        Raises InvalidRequestError for batches out of order or with invalid types, and for offsets after the
-        last one in flight; InvalidRecordStateError for offsets that the member has not acquired.
+        Raises InvalidRequestError for batches that are out of order or have invalid types, and for offsets
+        after the last offset in flight. Raises InvalidRecordStateError for offsets that the member has not
+        acquired, and the other errors of `collect`.
         """
         check_form(batches)
         ended: list[AckStep] = []
@@ -240,7 +247,9 @@ class SharePartition:
         return self._under_way(self._begun_with(given_back, limits))
 
     def expire(self, now: float, limits: Limits) -> Outcome:
-        """Release all locks that have expired at `now` (rule Q36); memory is changed before the write."""
+        """Release all locks that have expired at `now` (rule Q36). Other members may acquire the offsets even
+        before the returned write has completed.
+        """
         deadline = self.deadline()
         if deadline is None or deadline > now:
             return NOTHING
@@ -251,9 +260,9 @@ class SharePartition:
         return self._run_out(over, limits) if over else NOTHING
 
     def move_log_start(self, offset: int) -> Outcome:
-        """Move the start to the log's new start (rule Q41). Records below the new start are not granted any
-        more; their acknowledgements succeed without effect, and pending writes of them change nothing in
-        memory.
+        """Move the start to the log's new start, `offset` (rule Q41). Records below it are no longer granted.
+        Acknowledgements of these records succeed without effect, and the end of a pending write of these
+        records changes nothing in memory.
         """
         if not 0 <= self.start < offset:
             return NOTHING
@@ -264,8 +273,8 @@ class SharePartition:
     # --- dead letters ----------------------------------------------------------------------------
 
     def dead_lettered(self, first: int, last: int) -> Outcome:
-        """Archive offsets whose dead letters were written, or can never be written (rule Q70). If the start
-        has passed the offsets, the write has no batch for them, only the start.
+        """Archive offsets whose dead letters were written, or can never be written (rule Q70). If the offsets
+        are below the start, the returned write has the start, and no batch for the offsets.
         """
         write = self._new_write(stands=True)
         parts = [
@@ -277,8 +286,9 @@ class SharePartition:
         return self._under_way(write) if parts or first < self.start else NOTHING
 
     def redo_dead_letters(self, limits: Limits = Limits()) -> tuple[DeadLetter, ...]:  # noqa: B008 - immutable
-        """Return the dead letters of the offsets that a load has found ARCHIVING, because these dead letters
-        may not have been appended (rule Q62). The cause of each is guessed from the delivery count.
+        """Return the dead letters of the offsets that are ARCHIVING in a loaded state, because an earlier
+        process may have ended before it appended them (rule Q62). The cause of each dead letter is guessed
+        from the delivery count.
         """
         runs = (run for run in self._flight.runs if run.state is ARCHIVING and not run.write)
         causes = (Cause.REJECTED, Cause.LIMIT_EXCEEDED)
@@ -289,9 +299,9 @@ class SharePartition:
     # --- writes ----------------------------------------------------------------------------------
 
     def written(self, token: int, ok: bool, now: float, limits: Limits) -> Outcome:
-        """Complete the write of a token, and return the outcome. After a failed write, records stay
-        locked by the member that had acquired them; locks that expired during the write are released by a
-        further write (rule Q34). Raises KeyError for an unknown token.
+        """Handle the end of the write with this token, which succeeded if `ok`. After a failed write, its
+        records are still locked by the member that acquired them. If a lock expired during the failed write,
+        the records are released, which needs another write (rule Q34). Raises KeyError for an unknown token.
         """
         write = self._writes.pop(token)
         if write.begins:
@@ -345,7 +355,7 @@ class SharePartition:
             self._flight.runs.join(first, last)
 
     def _begun_with(self, ended: Iterable[AckStep], limits: Limits) -> PendingWrite:
-        """Begin the transitions of acquired offsets, and return their write."""
+        """Begin the transitions of acknowledged offsets, and return the write that completes them."""
         self._tokens += 1
         write, runs = PendingWrite(self._tokens), self._flight.runs
         for first, last, kind in ended:
@@ -361,7 +371,7 @@ class SharePartition:
         self._flight.begin(run, state, write.token)
 
     def _run_out(self, over: Sequence[StateRun], limits: Limits) -> Outcome:
-        """Release runs whose locks have expired, and return the write and whether to wake fetches."""
+        """Release runs whose locks have expired. The outcome has the write, and whether to wake fetches."""
         write = self._new_write(stands=True)
         freed = False
         for run in over:
@@ -374,7 +384,9 @@ class SharePartition:
         return outcome._replace(wakes=self._advance(limits) or freed)
 
     def _advance(self, limits: Limits) -> bool:
-        """Move the start, and return whether a window that was full has moved (rules Q26, Q28)."""
+        """Move the start as far as possible (rule Q28). Return True if it moved, and the offsets in flight
+        had reached their limit before (rule Q26).
+        """
         flight = self._flight
         is_full = flight.next_new - flight.start >= limits.window
         return flight.advance() and is_full

@@ -20,7 +20,9 @@ NOWHERE = OffsetRange(-1, -2)
 
 
 class Lock(NamedTuple):
-    """The acquisition of offsets by one member, until a time in ms. `grant` is the token of the grant."""
+    """The acquisition lock of one member, which expires at the time `until`, in ms. `grant` is the token of
+    the grant.
+    """
 
     owner: str
     until: float
@@ -30,9 +32,9 @@ class Lock(NamedTuple):
 class StateRun:
     """Adjacent offsets, `first` to `last`, with one state, delivery count and lock.
 
-    `piece` has the offsets that came in flight together (Kafka: InFlightBatch); its size limits the number of
-    records that are delivered together near the delivery limit. If `write` is not 0, a transition to `target`
-    is pending until that write has completed.
+    `piece` is the range of offsets that came in flight together (Kafka: InFlightBatch). Near the delivery
+    limit, the size of the piece limits the number of records that are delivered together. If `write` is not
+    0, a transition to `target` is pending until the write with that token has completed.
     """
 
     __slots__ = ("count", "first", "last", "lock", "piece", "state", "target", "write")
@@ -52,12 +54,12 @@ class StateRun:
         self.piece, self.lock, self.write, self.target = piece, lock, write, target
 
     def values(self) -> tuple[object, ...]:
-        """Return all fields, to compare runs."""
+        """Return all fields as a tuple, which can be compared."""
         fields = self.first, self.last, self.state, self.count
         return (*fields, self.piece, self.lock, self.write, self.target)
 
     def copy(self, first: int, last: int) -> StateRun:
-        """Return a run of other offsets with the same fields."""
+        """Return a run of the offsets `first` to `last`; its other fields are those of this run."""
         copied = StateRun.__new__(StateRun)
         copied.first, copied.last, copied.state, copied.count = first, last, self.state, self.count
         copied.piece, copied.lock = self.piece, self.lock
@@ -65,7 +67,7 @@ class StateRun:
         return copied
 
     def joins(self, other: StateRun) -> bool:
-        """Return whether `other` begins right after this run and has equal fields."""
+        """Return whether `other` begins right after this run and is equal in all fields but the offsets."""
         return (
             self.last + 1 == other.first
             and self.state is other.state
@@ -78,7 +80,7 @@ class StateRun:
 
 
 class StateRuns:
-    """Disjoint runs in the order of offsets. Offsets between them are holes."""
+    """Disjoint runs in the order of offsets. There may be holes, offsets without a run, between them."""
 
     __slots__ = ("_firsts", "_runs")
 
@@ -100,7 +102,9 @@ class StateRuns:
         return copied
 
     def position(self, offset: int) -> int:
-        """Return the index of the run that contains `offset`, or else of the next run."""
+        """Return the index of the run that contains `offset`. If no run contains it, return the index of the
+        first run above it.
+        """
         at = bisect_right(self._firsts, offset) - 1
         return at if at >= 0 and offset <= self._runs[at].last else at + 1
 
@@ -120,8 +124,8 @@ class StateRuns:
         return self._runs[begin : bisect_right(self._firsts, last)]
 
     def cut(self, first: int, last: int) -> list[StateRun]:
-        """Cut the runs that reach beyond `first` or `last`, and return the runs between these offsets. `join`
-        undoes a cut.
+        """Split each run that is only partly in the range from `first` to `last`. Return the runs in the
+        range. `join` undoes the split.
         """
         begin = self._cut(first)
         return self._runs[begin : self._cut(last + 1)]
@@ -138,7 +142,7 @@ class StateRuns:
         return at if run.first == offset else at + 1
 
     def join(self, first: int, last: int) -> None:
-        """Join equal adjacent runs, from the neighbour below `first` to the neighbour above `last`."""
+        """Join adjacent runs of equal fields, from the run below `first` to the run above `last`."""
         runs, firsts = self._runs, self._firsts
         at = bisect_right(firsts, first)
         kept, end = at - 2 if at > 2 else 0, bisect_right(firsts, last + 1)
@@ -152,7 +156,7 @@ class StateRuns:
         del runs[kept + 1 : end], firsts[kept + 1 : end]
 
     def insert(self, run: StateRun) -> None:
-        """Add a run in a hole. Raises AssertionError if it overlaps another run."""
+        """Add a run. Raises AssertionError if it overlaps another run."""
         at = bisect_right(self._firsts, run.first)
         assert at == 0 or self._runs[at - 1].last < run.first, "runs overlap"
         assert at == len(self._runs) or run.last < self._firsts[at], "runs overlap"
@@ -160,7 +164,7 @@ class StateRuns:
         self._firsts.insert(at, run.first)
 
     def drop_below(self, offset: int) -> list[StateRun]:
-        """Remove and return all runs below `offset`."""
+        """Remove all offsets below `offset`, and return their runs."""
         end = self._cut(offset)
         dropped = self._runs[:end]
         del self._runs[:end], self._firsts[:end]

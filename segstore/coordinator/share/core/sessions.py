@@ -1,5 +1,6 @@
-"""Share sessions: the partitions that a member fetches over one connection, from request to request (KIP-932;
-Kafka: ShareSessionCache, ShareSession, ShareSessionContext, PartitionRotateStrategy).
+"""Share sessions: a session remembers the partitions that a member fetches over one connection, so that not
+every request has to name them (KIP-932; Kafka: ShareSessionCache, ShareSession, ShareSessionContext,
+PartitionRotateStrategy).
 
 Owns nothing on disk. Threads: one at a time; nothing here waits.
 """
@@ -40,7 +41,8 @@ class ShareSession(Generic[P]):
     def __init__(self, group: str, member: str, connection: Hashable) -> None:
         self.group, self.member, self.connection = group, member, connection
         self.next_epoch = 1
-        self._partitions: dict[P, bool] = {}  # True if the next answer must include the partition
+        # A value is True if the next answer must include the partition.
+        self._partitions: dict[P, bool] = {}
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -66,8 +68,9 @@ class ShareSession(Generic[P]):
         return partitions[at:] + partitions[:at]
 
     def answered(self, results: Mapping[P, SharedResult]) -> list[P]:
-        """Return the partitions of `results` that the answer includes, in order (rule Q91): partitions with
-        records or acknowledgements, with an error now or in the last answer, and new partitions.
+        """Return the partitions that the answer includes, in the order of `results` (rule Q91). These are the
+        partitions with records, with acknowledgements, with an error, or with an error in the last answer,
+        and the partitions that are new in the session.
         """
         included = []
         for partition, result in results.items():
@@ -83,7 +86,7 @@ class ShareSession(Generic[P]):
 
 
 class ShareSessions(Generic[P]):
-    """The share sessions of a server, at most `limit`; no session is evicted for another (rule Q88)."""
+    """The share sessions of a server, at most `limit`. A new session never evicts another one (rule Q88)."""
 
     __slots__ = ("_by_connection", "_sessions", "limit")
 
@@ -96,7 +99,7 @@ class ShareSessions(Generic[P]):
         return len(self._sessions)
 
     def partitions(self) -> int:
-        """Return the number of partitions of all sessions (Kafka: SharePartitionsCount)."""
+        """Return the sum of the numbers of partitions of all sessions (Kafka: SharePartitionsCount)."""
         return sum(map(len, self._sessions.values()))
 
     def get(self, group: str, member: str) -> ShareSession[P] | None:
@@ -104,8 +107,8 @@ class ShareSessions(Generic[P]):
         return self._sessions.get((group, member))
 
     def is_current(self, session: ShareSession[P]) -> bool:
-        """Return whether a session was neither closed nor replaced; a fetch that has waited may acquire
-        records only for a current session (rule Q93).
+        """Return whether a session was neither closed nor replaced. A fetch that has waited for records must
+        check this before it acquires them (rule Q93).
         """
         return self._sessions.get((session.group, session.member)) is session
 
@@ -113,12 +116,12 @@ class ShareSessions(Generic[P]):
         self, group: str, member: str, epoch: int, connection: Hashable, acknowledges: bool
     ) -> ShareSession[P]:
         """Handle the session epoch of a ShareFetch request, and return its session. Epoch 0 opens a session,
-        the next epoch continues it, -1 closes it. After -1 `is_current` is False; the caller must fetch
-        nothing, and release the member's locks. If epoch 0 replaces a session, the member's locks stay.
+        or replaces the member's session; the member's locks stay. The next epoch continues the session. Epoch
+        -1 closes it: the caller must then fetch nothing, and release the member's locks.
 
-        Raises InvalidRequestError for acknowledgements with epoch 0; ShareSessionLimitReachedError,
-        ShareSessionNotFoundError, InvalidShareSessionEpochError. After an error no session has changed (rule
-        Q89).
+        Raises ShareSessionLimitReachedError, ShareSessionNotFoundError, InvalidShareSessionEpochError, and
+        InvalidRequestError if a request with epoch 0 has acknowledgements. A request that raises an error
+        changes no session (rule Q89).
         """
         if epoch != INITIAL:
             return self._go_on(group, member, epoch)
@@ -129,16 +132,16 @@ class ShareSessions(Generic[P]):
         return self._open(ShareSession(group, member, connection))
 
     def acknowledge(self, group: str, member: str, epoch: int) -> ShareSession[P]:
-        """Handle the session epoch of a ShareAcknowledge request, which can't open a session, and return the
-        session. Raises the errors of `fetch`.
+        """Handle the session epoch of a ShareAcknowledge request, and return its session. The request can't
+        open a session: epoch 0 raises InvalidShareSessionEpochError. Raises the errors of `fetch`.
         """
         if epoch == INITIAL:
             raise InvalidShareSessionEpochError("a share session begins with a fetch, not with epoch 0 here")
         return self._go_on(group, member, epoch)
 
     def disconnected(self, connection: Hashable) -> Sequence[ShareSession[P]]:
-        """Close all sessions of a closed connection, and return them; the caller must release their locks
-        (rule Q93).
+        """Close all sessions of a closed connection, and return them. The caller must release the locks of
+        the sessions' members (rule Q93).
         """
         ended = list(self._by_connection.pop(connection, {}).values())
         for session in ended:

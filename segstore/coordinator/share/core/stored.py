@@ -13,12 +13,12 @@ DURABLE_STATES = frozenset(RecordState) - {RecordState.ACQUIRED}
 
 
 class CorruptStateError(ValueError):
-    """The durable state of a share partition contradicts itself, and is not loaded (rule Q61)."""
+    """The durable state of a share partition contradicts itself, and can't be loaded (rule Q61)."""
 
 
 def check(durable: Durable) -> None:
-    """Raise CorruptStateError unless batches are disjoint, in order, not below the start, and in durable
-    states.
+    """Raise CorruptStateError unless the batches are disjoint, ordered by offset and not below the start, and
+    have durable record states and delivery counts of 0 or more.
     """
     end = durable.start
     for batch in durable.batches:
@@ -36,9 +36,9 @@ def check(durable: Durable) -> None:
 
 
 def cut_above(durable: Durable, log_end: int) -> Durable:
-    """Return the state without offsets from `log_end` on, the end of a log that has lost records in a crash
-    (rule Q48); the same object if there are no such offsets. With these offsets in the state, new records
-    that get the same offsets would never be granted.
+    """Return the state without the offsets from `log_end` on; `durable` itself if it has no such offsets.
+    `log_end` is the end of a log that may have lost records in a crash (rule Q48). If the offsets of lost
+    records stayed in the state, new records that get the same offsets would never be granted.
     """
     if durable.start <= log_end and all(batch.last < log_end for batch in durable.batches):
         return durable
@@ -52,7 +52,7 @@ def cut_above(durable: Durable, log_end: int) -> Durable:
 
 
 def loaded(durable: Durable) -> InFlight:
-    """Return the offsets in flight of a durable state. Raises CorruptStateError."""
+    """Return the `InFlight` object for a durable state. Raises CorruptStateError."""
     check(durable)
     flight = InFlight(durable.start)
     for batch in durable.batches:

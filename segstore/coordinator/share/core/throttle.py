@@ -1,6 +1,6 @@
 """The number of records near the delivery limit that are delivered together (Kafka: SharePartition,
-shouldThrottleRecordsDelivery). The throttle keeps one record that nobody can process from taking 499 other
-records to the limit.
+shouldThrottleRecordsDelivery). Without the throttle, 499 records that are always delivered together with one
+record that no consumer can process would reach the delivery limit too.
 
 Pure functions of ints.
 """
@@ -16,14 +16,14 @@ def threshold(limit: int) -> int:
 
 
 def allowance(offsets: int, count: int, limit: int) -> int:
-    """Return the number of records that are delivered together from a batch with this number of `offsets`.
-    `count` is the delivery count of the first record that has reached the threshold (rule Q24).
+    """Return the number of records that are delivered together, out of `offsets` that came in flight
+    together. `count` is the delivery count of the first record that has reached the threshold (rule Q24).
     """
     return max(1, offsets >> (count - threshold(limit) + 1))
 
 
 def is_alone(count: int, limit: int) -> bool:
-    """Return whether a record with this delivery count is delivered alone, because the delivery is its last
-    (rule Q24).
+    """Return whether a record with this delivery count is delivered alone: its next delivery is the last that
+    the limit allows (rule Q24).
     """
     return limit > 2 and count >= limit - 1

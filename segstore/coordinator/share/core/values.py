@@ -24,8 +24,8 @@ class RecordState(IntEnum):
 
 
 class AcknowledgeType(IntEnum):
-    """The type of an acknowledgement (Kafka: AcknowledgeType). GAP is the client's own answer for an offset
-    without a record; applications never send it.
+    """The type of an acknowledgement (Kafka: AcknowledgeType). The client sends GAP by itself for an offset
+    without a record; an application can't choose it.
     """
 
     GAP = 0
@@ -36,7 +36,9 @@ class AcknowledgeType(IntEnum):
 
 
 class AcquireMode(IntEnum):
-    """Whether a fetch may exceed its limit of records, to acquire whole batches, or not (KIP-1206)."""
+    """The mode of a fetch (KIP-1206). In mode BATCH_OPTIMIZED the fetch may exceed its limit of records, so
+    that it acquires a whole batch; in mode RECORD_LIMIT it never does.
+    """
 
     BATCH_OPTIMIZED = 0
     RECORD_LIMIT = 1
@@ -87,7 +89,7 @@ class Acquired(NamedTuple):
 
 
 class AckBatch(NamedTuple):
-    """Offsets that are acknowledged: `types` has one AcknowledgeType for all offsets, or one for each."""
+    """Offsets that are acknowledged. `types` has one AcknowledgeType for all offsets, or one per offset."""
 
     first: int
     last: int
@@ -95,7 +97,7 @@ class AckBatch(NamedTuple):
 
 
 class StateBatch(NamedTuple):
-    """Neighbouring offsets of one durable state (Kafka: PersisterStateBatch)."""
+    """Adjacent offsets with the same durable record state and delivery count (Kafka: PersisterStateBatch)."""
 
     first: int
     last: int
@@ -120,9 +122,10 @@ class Durable(NamedTuple):
 
 
 class StateWrite(NamedTuple):
-    """A write of durable state that an event asks for (Kafka: WriteShareGroupState). `token` identifies the
-    write in the call of `SharePartition.written`. `start` is the start offset before the write's own changes;
-    `complete` is the count after them (rule Q39 of docs/queue-rules.md).
+    """A write of durable state that an event needs (Kafka: WriteShareGroupState). `token` identifies the
+    write in the call of `SharePartition.written`. `start` is the start offset before the write's own changes.
+    `complete` is the number of acknowledged or archived offsets after these changes (rule Q39 of
+    docs/queue-rules.md).
     """
 
     token: int
@@ -132,7 +135,7 @@ class StateWrite(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """Adjacent offsets in the durable state ARCHIVING, whose records a dead letter topic must get."""
+    """Adjacent offsets in the durable state ARCHIVING; each of their records needs a dead letter."""
 
     first: int
     last: int
@@ -141,9 +144,10 @@ class DeadLetter(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The actions after an event; `write`, if there is one, comes first. `wakes` is True if waiting fetches
-    must look again, because records became available, or a full window has moved. `dead_letters` must be
-    copied, and then reported to `SharePartition.dead_lettered`.
+    """The actions that the caller must take after an event. `write` must be made. `wakes` is True if waiting
+    fetches must be woken, because records became available, or because the limit of offsets in flight allows
+    new grants again. `dead_letters` must be copied to the dead letter topic, and then reported to
+    `SharePartition.dead_lettered`.
     """
 
     write: StateWrite | None = None
@@ -152,9 +156,8 @@ class Outcome(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """The result of a fetch's grant: `acquired` has disjoint runs in the order of offsets, and is empty if
-    there was nothing to acquire. `token` identifies the grant for `SharePartition.ungrant`. `wakes` is as in
-    `Outcome`.
+    """The result of a grant: `acquired` has disjoint runs of offsets in order; it is empty if there was no
+    record to acquire. `token` identifies the grant for `SharePartition.ungrant`. `wakes` is as in `Outcome`.
     """
 
     token: int

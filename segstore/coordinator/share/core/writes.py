@@ -1,5 +1,5 @@
-"""Writes of a share partition's state: their content, and their effects once they have completed (Kafka:
-WriteShareGroupState, SharePartition.rollbackOrProcessStateUpdates).
+"""Pending writes of a share partition's state: the batches to write, and the transitions and dead letters
+that follow the write (Kafka: WriteShareGroupState, SharePartition.rollbackOrProcessStateUpdates).
 
 Owns nothing on disk. Threads: one at a time, under the share partition's lock.
 """
@@ -19,19 +19,19 @@ from segstore.coordinator.share.core.values import (
     StateWrite,
 )
 
-# `tuple.__new__` is C code, and so faster than the class's own `__new__` in Python
+# Calling `tuple.__new__`, which is C code, is faster than calling the class, whose `__new__` is Python code.
 _batch: Callable[[tuple[int, int, int, int]], StateBatch] = partial(tuple.__new__, StateBatch)
 _range: Callable[[tuple[int, int]], OffsetRange] = partial(tuple.__new__, OffsetRange)
 _write: Callable[[tuple[Any, ...]], StateWrite] = partial(tuple.__new__, StateWrite)
 
 
 class PendingWrite:
-    """A write that is being collected, or is pending.
+    """A write to which offsets are still added, or which is pending.
 
-    `ranges` have the transitions that complete with the write. The dead letters in `letters` are sent after a
-    successful write; if `stands` is set, also after a failed write, because memory was changed before the
-    write (rule Q36 of docs/queue-rules.md). `begins` is True if the write has the first start offset
-    (decision D2 of that page).
+    `ranges` has the offsets whose transitions complete with the write. The dead letters in `letters` are sent
+    after a successful write. If `stands` is set, memory was changed before the write, so a failed write has
+    the same effects as a successful one (rule Q36 of docs/queue-rules.md). `begins` is True if the write has
+    the share partition's first start offset (decision D2 of that page).
     """
 
     __slots__ = ("batches", "begins", "letters", "ranges", "stands", "token")
@@ -57,7 +57,7 @@ class PendingWrite:
         ranges.append(_range((first, last)))
 
     def add(self, first: int, last: int, state: RecordState, count: int, cause: Cause) -> None:
-        """Add offsets with their new state; adjacent equal ones become one batch."""
+        """Add offsets with their new state. Adjacent offsets of equal state and count become one batch."""
         batches = self.batches
         if batches and batches[-1][1:] == (first - 1, state, count):
             batches[-1] = StateBatch(batches[-1].first, last, state, count)
@@ -73,5 +73,5 @@ class PendingWrite:
         letters.append(DeadLetter(first, last, count, cause))
 
     def of(self, start: int, complete: int) -> StateWrite:
-        """Return the write as a value; `start` is the start offset before the write (rule Q39)."""
+        """Return the StateWrite of this write. `start` is the start offset before the write (rule Q39)."""
         return _write((self.token, start, complete, tuple(self.batches)))

@@ -161,7 +161,7 @@ def test_q4_the_callback_gets_the_offsets_that_were_sent(acks: Acknowledgements,
         acks.note("t", partition, offset, ACCEPT)
     acks.send()
     assert told == []
-    acks.tell()
+    acks.run_callbacks()
     assert told == [({tp(0): {1, 5}}, "None"), ({tp(1): {2}}, "InvalidRecordStateError('gone')")]
 
 
@@ -177,9 +177,9 @@ def test_what_a_callback_raises_leaves_the_others_for_the_next_time(acks: Acknow
     acks.note_all()
     acks.send()
     with pytest.raises(ZeroDivisionError):
-        acks.tell()
-    assert not acks.is_telling
-    acks.tell()
+        acks.run_callbacks()
+    assert not acks.is_calling_back
+    acks.run_callbacks()
     assert [*map(list, told)] == [[tp(0)], [tp(1)]]
 
 
