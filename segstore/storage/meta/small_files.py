@@ -127,7 +127,8 @@ class Copies(Generic[T]):
         for path in reversed(self.paths):
             if self._files.exists(path):
                 self._files.unlink(path)
-                self._files.sync_dir(os.path.dirname(path))
+            # A missing file's removal is synced too, because its sync in an earlier call may have failed.
+            self._files.sync_dir(os.path.dirname(path))
 
 
 def unreadable(error: CorruptCheckpointError | OSError, path: str) -> CorruptCheckpointError | StorageError:

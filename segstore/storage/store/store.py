@@ -443,7 +443,7 @@ class Store(PublicNames):
                 writer.topic_admin.delete(name)
         finally:
             # The topic is forgotten even if its deletion raised an error, because a new topic may get the
-            # name. The next open finishes the deletion.
+            # name. The close or the next open finishes the deletion.
             if writer.topics is not topics_before and name not in writer.topics:
                 info = topics_before.get(name)
                 self._forget(name, "" if info is None else info.topic_id)

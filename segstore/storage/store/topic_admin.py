@@ -2,19 +2,20 @@
 
 A change writes settings and directories (`meta.topics`, `partitions`), lines of the checkpoints in the
 store's root, and slots of `.segstore/ends`. If a step of a change fails, this module finishes or undoes the
-change; after a crash, the next open finishes or undoes it. Threads: any; the store's lock is held during each
-change. The dict `topics` is never changed in place, but replaced by a new dict.
+change, a deletion at the latest when the store is closed; after a crash, the next open finishes or undoes it.
+Threads: any; the store's lock is held during each change. The dict `topics` is never changed in place, but
+replaced by a new dict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from segstore import names
-from segstore.errors import InvalidArgumentError, TopicAlreadyExistsError
+from segstore.errors import CorruptCheckpointError, InvalidArgumentError, TopicAlreadyExistsError
 from segstore.storage.context import StoreContext
 from segstore.storage.log.read import forgets, remembering
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
@@ -49,9 +50,9 @@ class TopicAdmin:
         self._context, self._topic_files, self._ends = context, topic_files, ends
         self._checkpoints, self._loader, self._partitions = checkpoints, loader, partitions
         self._lock = partitions.lock
-        self._dying: set[str] = set()
-        """Names of topics that were deleted, or whose creation failed, and whose directories may still have
-        to be renamed.
+        self._dying: dict[str, TopicInfo] = {}
+        """By name the topics that were deleted, or whose creation failed, and whose directories may still
+        have to be renamed.
         """
         copies: dict[str, Copy[TopicSettingsFile]] = {}
         found, dying = topic_files.load(copies)
@@ -63,6 +64,8 @@ class TopicAdmin:
         for topic in dying:
             self._bury(topic)
         topic_files.remove_buried()
+        self._has_graves = False
+        """Whether renamed directories may still have to be removed."""
 
     def create(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
         """Create a topic, and return it. The topic is durable when this returns. Raises
@@ -81,20 +84,18 @@ class TopicAdmin:
         name = info.name
         # The new topic must not get the directories of a deleted topic of the same name.
         if name in self._dying:
-            self._bury(name)
-            self._dying.discard(name)
+            self._bury_dying(self._dying[name])
         self._topic_files.check_free(name)
         self._checkpoints.forget(name)
         try:
             self._make(info)
         except OSError:
-            self._dying.add(name)
-            # If the removal of the directories fails, the next `create` of this name or the next open
-            # removes them.
+            self._dying[name] = info
+            # If the removal of the directories fails, the next `create` of this name or the close removes
+            # them.
             with suppress(OSError):
-                self._bury(name)
-                self._dying.discard(name)
-                self._topic_files.remove_buried()
+                self._bury_dying(info)
+                self._remove_graves()
             raise
         self._show(info)
 
@@ -134,7 +135,7 @@ class TopicAdmin:
             # before the old partitions are removed.
             both = tuple(sorted({*before.partition_ids, *info.partition_ids}))
             self._bury_but(before)
-            self._topic_files.remove_buried()
+            self._remove_graves()
             before = self._grow(before, replace(before, partition_ids=both, ours=True))
             if before.partition_ids != info.partition_ids:
                 before = self._remove_partitions(before, info.partition_ids)
@@ -162,15 +163,14 @@ class TopicAdmin:
         self._bury_but(info)
         for number in gone:
             self._ends.release(slot_key(info.topic_id, info.name, number))
-        self._topic_files.remove_buried()
+        self._remove_graves()
         return info
 
     def _bury_but(self, info: TopicInfo) -> None:
         """Rename the directories of the partitions that are not in `info`, as Kafka renames deleted
         partitions.
         """
-        for directory in self._topic_files.bury(info.name, info.partition_ids):
-            self._context.pool.forget_directory(directory)
+        self._rename(info.name, info.partition_ids)
         self._checkpoints.forget(info.name, info.partition_ids)
 
     def _make(self, info: TopicInfo) -> None:
@@ -262,9 +262,8 @@ class TopicAdmin:
         except OSError:
             # The settings are restored last. If an interrupt comes before that, the settings list the new
             # partitions, and the next open makes the directories of these partitions.
-            for directory in self._topic_files.bury(info.name, before.partition_ids):
-                self._context.pool.forget_directory(directory)
-            self._topic_files.remove_buried()
+            self._rename(info.name, before.partition_ids)
+            self._remove_graves()
             self._topic_files.write(before)
             raise
         self._show(info)
@@ -280,20 +279,68 @@ class TopicAdmin:
             except OSError:
                 # The failed write may have left `deleting` in the file. The file is written without
                 # `deleting`, so that the next open does not delete the topic.
-                with suppress(OSError):
+                may_be_deleting = self._may_be_deleting(name)
+                try:
                     self._topic_files.write(info)
+                except OSError:
+                    # The next open may delete the topic, so no later append to the topic is acknowledged.
+                    if may_be_deleting:
+                        self._hide(info)
                 raise
-            self.topics = {n: t for n, t in self.topics.items() if n != name}
-            self._partitions.abandon(name)
-            self._dying.add(name)
-            self._bury(name)
-            self._dying.discard(name)
-            for partition in info.partition_ids:
-                self._ends.release(slot_key(info.topic_id, name, partition))
-            self._topic_files.remove_buried()
+            self._hide(info)
+            self._bury_dying(info)
+            self._remove_graves()
+
+    def _may_be_deleting(self, name: str) -> bool:
+        """Return whether a copy of a topic's settings says that the topic's deletion has begun, or can't be
+        read.
+        """
+        try:
+            right, wrong = self._topic_files.settings(name).look()
+        except (CorruptCheckpointError, OSError):
+            return True
+        return bool(wrong) or (right.content is not None and right.content.deleting)
+
+    def _hide(self, info: TopicInfo) -> None:
+        """Refuse all uses of a topic. If its deletion fails, the next `create` of the topic's name or the
+        close finishes the deletion.
+        """
+        self.topics = {n: t for n, t in self.topics.items() if n != info.name}
+        self._partitions.abandon(info.name)
+        self._dying[info.name] = info
+
+    def finish_deletions(self) -> None:
+        """Finish the deletions that an error or an interrupt has stopped, before the store is marked as
+        closed. The caller holds the store's lock. Raises OSError; the next open tries again.
+        """
+        for info in list(self._dying.values()):
+            self._bury_dying(info)
+        if self._has_graves:
+            self._remove_graves()
+
+    def _bury_dying(self, info: TopicInfo) -> None:
+        """Mark the directories of a topic in `_dying` as deleted, and remove the topic's settings and slots.
+        Raises OSError.
+        """
+        self._bury(info.name)
+        for partition in info.partition_ids:
+            self._ends.release(slot_key(info.topic_id, info.name, partition))
+        del self._dying[info.name]
 
     def _bury(self, topic: str) -> None:
-        for directory in self._topic_files.bury(topic):
-            self._context.pool.forget_directory(directory)
+        self._rename(topic)
         self._checkpoints.forget(topic)
         self._topic_files.forget(topic)
+
+    def _rename(self, topic: str, but: Collection[int] = ()) -> None:
+        """Rename the directories of a topic's partitions, except the partitions in `but`, to the names of
+        deleted partitions. Raises OSError.
+        """
+        self._has_graves = True
+        for directory in self._topic_files.bury(topic, but):
+            self._context.pool.forget_directory(directory)
+
+    def _remove_graves(self) -> None:
+        """Remove the directories of all deleted partitions. Raises OSError."""
+        self._topic_files.remove_buried()
+        self._has_graves = False

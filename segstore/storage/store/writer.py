@@ -615,6 +615,7 @@ class StoreWriter:
             # If the interpreter has stopped threads, their work may be half done. Then no marker is written,
             # so the next open recovers the store.
             if self.partitions.is_clean() and not others_are_gone():
+                self.topic_admin.finish_deletions()
                 self.partitions.checkpoint_held(nonce)
                 # `.segstore/ends` is synced before the clean shutdown marker is written, because the marker
                 # is valid only with this content of the file.

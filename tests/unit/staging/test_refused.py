@@ -366,6 +366,7 @@ def test_what_can_t_be_put_aside_is_told_once_however_often_it_is_looked_at(
     begin(store_dir, before=5)
     with segstore.open(store_dir) as store:
         inbox = store.engine.inbox
+        inbox.close()  # its thread: each look is made here, so what was told is all there at the end
         folder = inbox.folder
         stem = new_manifest(folder, "one", [stage(store_dir, "a")]).stem
         in_the_way = Path(folder.quarantine)
