@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from broker_clients import produce
@@ -31,7 +32,7 @@ from share_broker import (
     letters,
     share_broker,
 )
-from share_script import OFFSETS, Member, alter_offset, await_coordinator
+from share_script import OFFSETS, Member, alter_offset, await_coordinator, written
 from waiting import PATIENCE, until
 
 import segstore
@@ -193,8 +194,11 @@ def test_a_broker_of_4_3_goes_on_with_what_segstore_wrote(tmp_path: Path) -> Non
         assert coordinator.offsets(GROUP)[key][::2] == (6, 0)
 
 
-def test_q98_a_group_without_members_moves(tmp_path: Path) -> None:
-    """A broker has no record of such a group's epoch, only of its partitions."""
+@pytest.mark.parametrize("is_noted", [True, False], ids=["noted", "answered"])
+def test_q98_a_group_without_members_moves(is_noted: bool, tmp_path: Path) -> None:
+    """A broker has no record of such a group's epoch, only of its partitions. It answers once the offset is
+    in the state, and then notes that the partition has a state, which a kill may prevent.
+    """
     group = TOPIC
     broker = share_broker(tmp_path / "broker")
     logs = broker.logs
@@ -202,7 +206,11 @@ def test_q98_a_group_without_members_moves(tmp_path: Path) -> None:
         fill(address)
         await_coordinator(address)
         alter_offset(address, group, 4)
+        if is_noted:
+            until(lambda: last_note(logs)["initializedTopics"])
         end(broker, kills=True)
+    if not is_noted:
+        cut_the_note(logs)
     assert segstore.check(logs) == []
     with segstore.open(logs) as store:
         admin = segstore.AdminClient(store)
@@ -285,3 +293,26 @@ def test_q83_a_broker_that_stops_between_two_heartbeats(tmp_path: Path) -> None:
 def first_batch(data: bytes) -> int:
     """Return the size of a log's first batch, which has those of a heartbeat's records."""
     return 12 + int.from_bytes(data[8:12], "big")
+
+
+def last_note(logs: Path) -> Mapping[str, Any]:
+    """Return the last record of the offsets topic, which lists a group's share partitions."""
+    *_, (_, value) = written(logs, OFFSETS)
+    assert value is not None
+    return value["data"]
+
+
+def cut_the_note(logs: Path) -> None:
+    """Cut the last record of the offsets topic if it says that the share partition has a state."""
+    if last_note(logs)["initializedTopics"]:
+        file = logs / f"{OFFSETS}-0" / f"{0:020d}.log"
+        os.truncate(file, last_batch(file.read_bytes()))
+    assert last_note(logs)["initializingTopics"]
+
+
+def last_batch(data: bytes) -> int:
+    """Return the position of a log's last batch."""
+    at = after = 0
+    while after < len(data):
+        at, after = after, after + first_batch(data[after:])
+    return at

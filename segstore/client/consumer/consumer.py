@@ -23,7 +23,7 @@ from segstore.client.consumer.fetcher import FetchedRecords
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.consumer.seek_and_commit import Assigning, Committing, Seeking
-from segstore.client.consumer.tailing import given_of
+from segstore.client.consumer.tailing import given_of, longest_sleep_ms
 from segstore.config import arguments
 from segstore.config.options import shown
 from segstore.coordinator.retriable import LOADING, back_off
@@ -176,6 +176,7 @@ class Consumer(Assigning, Seeking, Committing):
         another thread closes the store or waits for the consumer's lock.
         """
         subscription, coordination, guard = self._subscription, self._coordination, self._guard
+        began = time.monotonic()
         while True:
             self._following.begin()
             if guard.ender is not None and guard.ending:
@@ -195,12 +196,12 @@ class Consumer(Assigning, Seeking, Committing):
             found = look()
             if found or guard.closed:
                 return found
-            left = deadline - time.monotonic()
+            now = time.monotonic()
             if subscription.unresolved and self._may_resolve():
                 continue
-            if left <= 0:
+            if now >= deadline:
                 return found
-            others_ms = min(coordination.wait_ms(), self._fetcher.wait_ms())
+            others_ms = min(coordination.wait_ms(), self._fetcher.wait_ms(), longest_sleep_ms(now - began))
             came = sleep(deadline, others_ms)
             if came:
                 return came

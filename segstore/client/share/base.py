@@ -20,6 +20,7 @@ from segstore.client.consumer.base import Guard
 from segstore.client.consumer.config import deserialize_with
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord, Deserializers
+from segstore.client.consumer.tailing import longest_sleep_ms
 from segstore.client.share.acknowledgements import (
     RELEASE,
     Acknowledgements,
@@ -131,7 +132,7 @@ class ShareParts:
         """Wait for records until `deadline`, and return them as `_poll` does. Return no records if a signal
         handler closes the consumer, or if another thread closes the store or waits for the consumer's lock.
         """
-        guard, membership = self._guard, self._membership
+        guard, membership, began = self._guard, self._membership, time.monotonic()
         while True:
             if guard.ender is not None and guard.ending:
                 guard.given_up = True
@@ -150,16 +151,16 @@ class ShareParts:
             if given or guard.closed:
                 return given, None if guard.closed else waiting
             self._check_woken()
-            left = deadline - time.monotonic()
+            now = time.monotonic()
             if is_found:
                 # All acquired offsets were gaps, so this loop acquires again at once.
                 continue
-            if left <= 0:
+            if now >= deadline:
                 return [], None
-            self._sleep(left)
+            self._sleep(deadline - now, longest_sleep_ms(now - began))
 
-    def _sleep(self, left: float) -> None:
-        wait_ms = min(self._membership.wait_ms(), self._fetcher.wait_ms())
+    def _sleep(self, left: float, longest_ms: float) -> None:
+        wait_ms = min(self._membership.wait_ms(), self._fetcher.wait_ms(), longest_ms)
         if self._fetcher.is_refused:
             wait_ms = min(wait_ms, BACKOFF_MS)
         self._wait.wait(min(left, wait_ms / 1000), is_deaf=self._fetcher.is_holding_back)

@@ -20,11 +20,13 @@ from waiting_consumers import sides as sides
 
 import segstore
 from segstore._native import ffi, lib
-from segstore.storage.meta.tailed_ends import LATE
+from segstore.client.consumer import tailing
+from segstore.storage.meta.tailed_ends import LATE, TailedEnds
 from segstore.storage.store import reader
 
 TURNS, PLANTED_TURNS = 300, 20
 ENOUGH_MS, PLANTED_MS = 5_000, 100
+SOON_S = 0.05  # so that the other thread sleeps
 
 
 def race(writer: segstore.Store, consumer: segstore.Consumer, turns: int, wait_ms: int, pauses: Any) -> None:
@@ -55,6 +57,7 @@ def test_no_wake_is_lost(
     """
     writer, store = sides
     monkeypatch.setattr(reader, "_BLIND_SECONDS", PATIENCE)
+    monkeypatch.setattr(tailing, "_FIRST_SLEEP_MS", LONG_MS)
     pauses = iter(lambda: rng.uniform(0, 0.001), None)
     wait_for, lost = segstore.Store.wait_for, list[int]()
     turns, wait_ms = (PLANTED_TURNS, PLANTED_MS) if planted else (TURNS, ENOUGH_MS)
@@ -89,6 +92,44 @@ def test_ctrl_c_ends_a_wait_at_once(sides: Any) -> None:
             signal.signal(signal.SIGALRM, before)
         writer.partition("t", 0).append(b"after")
         assert [record.value for record in consumer.poll(LONG_MS)[tp(0)]] == [b"after"]
+
+
+@pytest.mark.parametrize("ends", ["error", "close"])
+def test_a_handler_runs_soon_if_its_signal_came_just_before_a_sleep(
+    sides: Any, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """The signal comes after Python's last check, and before the sleep, which it does not end. It is the same
+    if another thread gets the signal. A record ends the poll if the handler does not.
+    """
+    writer, store = sides
+    sleeping, ended, late = threading.Event(), threading.Event(), list[str]()
+    wait = TailedEnds.wait
+    monkeypatch.setattr(TailedEnds, "wait", lambda *args: (sleeping.set(), wait(*args))[1])
+
+    def ring() -> None:
+        assert sleeping.wait(PATIENCE)
+        time.sleep(SOON_S)
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        if not ended.wait(PATIENCE):
+            late.append("only a record has ended the poll")
+            writer.partition("t", 0).append(b"late")
+
+    with at_the_end(store) as consumer:
+        handler = {"error": signal.default_int_handler, "close": lambda *_: consumer.close()}[ends]
+        before = signal.signal(signal.SIGUSR1, handler)
+        ringing = threading.Thread(target=ring)
+        ringing.start()
+        try:
+            if ends == "error":
+                with pytest.raises(KeyboardInterrupt):
+                    consumer.poll(10 * LONG_MS)
+            else:
+                assert consumer.poll(10 * LONG_MS) == {}
+        finally:
+            ended.set()
+            ringing.join()
+            signal.signal(signal.SIGUSR1, before)
+    assert late == []
 
 
 def test_an_interrupt_anywhere_loses_no_record(sides: Any, monkeypatch: pytest.MonkeyPatch) -> None:

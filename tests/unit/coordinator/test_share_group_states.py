@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from groups import Monotonic, Unsynced, coordinator, offsets
 from share_groups import SharingMember, key, share_info
 
 import segstore
-from segstore.coordinator.offsets.share_schema import ShareKind
+from segstore import names
+from segstore.coordinator.offsets.share_schema import (
+    ShareKind,
+    ShareRecordKey,
+    ShareStateTopics,
+    TopicPartitionsInfo,
+)
 from segstore.coordinator.share.core.values import Durable
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.state_log import StateLog
@@ -105,3 +112,43 @@ def test_a_crash_between_the_note_and_the_states(store_dir: Path, monkeypatch: p
         assert (coordinator(store).exists("g"), held(store)) == (True, {})
         assert SharingMember(store, "a").join().has == {0, 1}
         assert held(store) == {key(store, number): (2, -1, -1) for number in range(2)}
+
+
+def test_q98_a_crash_between_an_altered_offset_and_its_note(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker answers between the two. The next process keeps the offset, and begins the other partition."""
+    with opened(store_dir) as store:
+        store.create_topic("t", 2)
+        write, writes = offsets(store).write_share, list[object]()
+
+        def fail(*args: Any) -> None:
+            if writes:
+                raise StorageError("the disk is full")
+            writes.append(write(*args))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(offsets(store), "write_share", fail)
+            with pytest.raises(StorageError):
+                coordinator(store).alter_share_offsets("g", {TopicPartition("t", 1): 7})
+        altered = {key(store, 1): (2, 7, 0)}
+        assert (held(store), coordinator(store).share_partitions("g")) == (altered, [])
+    with opened(store_dir) as store:
+        member = SharingMember(store, "a").join()
+        assert (member.epoch, member.has) == (2, {0, 1})
+        assert held(store) == {key(store, 0): (2, -1, -1), **altered}
+        assert coordinator(store).share_partitions("g") == sorted(held(store))
+
+
+def test_a_state_whose_note_was_lost_may_be_of_a_later_epoch(store_dir: Path) -> None:
+    """The group's epoch follows it, so that the next state has a later one."""
+    with opened(store_dir) as store:
+        store.create_topic("t")
+        info = store.topics()["t"]
+        begun = TopicPartitionsInfo("t", frozenset({0}))
+        record = ShareStateTopics(initializing={names.topic_id_bytes(info.topic_id): begun})
+        offsets(store).write_share("g", [(ShareRecordKey(ShareKind.PARTITIONS), record)])
+        shared(store, StateLog).initialise({key(store, 0): (9, 4)})
+    with opened(store_dir) as store:
+        assert SharingMember(store, "a").join().has == {0}
+        assert (held(store), share_info(store).epoch) == ({key(store, 0): (9, 4, 0)}, 9)

@@ -3,7 +3,8 @@ GroupMetadataManager, ShareGroupStatePartitionMetadata).
 
 The group's record of partitions first lists a step as begun; then the step is done in the log of states
 (`StateLog`); then the record lists the step as done. After a crash the record still lists the step as begun,
-and the step is repeated. Threads: any; functions without state.
+and the step is repeated, but a state that was created before the crash stays. Threads: any; functions without
+state.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class ShareMembership(ShareStates):
 
     def _initialised(self, updated: ShareMember, topics: AssignableTopics) -> tuple[ShareStateTopics, int]:
         """Create states for subscribed partitions that have no state. Return (the group's new record of
-        partitions, the least epoch that the group must have, or 0 if no state was created).
+        partitions, the least epoch that the group must have, or 0 if all partitions were recorded before).
         """
         record = self.group.partitions
         is_known = self.group.members.get(updated.member_id) == updated
@@ -93,5 +93,11 @@ class ShareMembership(ShareStates):
         new = missing(record, wanted, topics.names)
         if not new:
             return record, 0
-        epoch = self.begin(new, starts(self.group.group_id, record, new), self.group.next_epoch)
+        begins = starts(self.group.group_id, record, new)
+        # A state that is there already stays: the process that wrote it has stopped before it recorded that,
+        # and may have answered an administrator who set the start offset.
+        kept = self.begun_states(begins)
+        epoch = max((state.state_epoch for state in kept.values()), default=0)
+        lacking = {key: start for key, start in begins.items() if key not in kept}
+        epoch = self.begin(new, lacking, max(epoch, self.group.next_epoch))
         return done(self.group.partitions, new), epoch

@@ -19,6 +19,7 @@ from segstore.coordinator.offsets.share_schema import (
     TopicPartitionsInfo,
     TopicsInfo,
 )
+from segstore.coordinator.share.core.values import Durable
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import (
@@ -60,6 +61,15 @@ class ShareStates(ShareKeeper):
             epoch = max(epoch, *(1 + recorded.state_epoch for recorded in known if recorded is not None))
             states.initialise({key: (epoch, start) for key, start in begins.items()})
         return epoch
+
+    def begun_states(self, keys: Iterable[ShareKey]) -> dict[ShareKey, Durable]:
+        """Return the states of those of these share partitions whose creation was begun, and not recorded as
+        done. Raises the errors of `StateLog`.
+        """
+        initializing = set(keys_of(self.group.group_id, self.group.partitions.initializing))
+        states = self._outside.states()
+        found = {key: states.read(key) for key in keys if key in initializing}
+        return {key: state for key, state in found.items() if state is not None}
 
     def initialised(self) -> list[ShareKey]:
         """Return the share partitions that have a state, sorted by number within each topic."""

@@ -22,6 +22,9 @@ import segstore
 from segstore import ShareConsumer
 from segstore.errors import ClientClosedError, ConcurrentModificationError, ReentrantCallError, WakeupError
 
+SLOW_MS = int(100 * LONG_MS)
+"""An interval between polls of which no wait takes a third."""
+
 
 def test_q9_a_second_thread_is_refused(store_dir: Path) -> None:
     with (
@@ -46,32 +49,53 @@ def on_signal() -> Iterator[Callable[[Callable[[], object]], None]]:
     signal.signal(signal.SIGUSR1, before)
 
 
-def poll_with_a_signal(queue: ShareConsumer) -> Any:
-    """A poll within whose wait the signal comes."""
+SENDERS: dict[str, Callable[[], None]] = {
+    "within the sleep": lambda: os.kill(os.getpid(), signal.SIGUSR1),
+    "just before the sleep": lambda: signal.pthread_kill(threading.get_ident(), signal.SIGUSR1),
+}
+"""What another thread does to send the signal. If it gets the signal itself, no sleep of the main thread is
+interrupted, as if the signal had come after Python's last check, and before the sleep.
+"""
+
+
+def poll_with_a_signal(store: segstore.Store, queue: ShareConsumer, send: Callable[[], None]) -> Any:
+    """A poll within whose wait the signal comes. A record ends the poll if the signal does not."""
+    ended, late = threading.Event(), list[str]()
 
     def ring() -> None:
         until(lambda: queue._wait._may_wait)
-        os.kill(os.getpid(), signal.SIGUSR1)
+        send()
+        if not ended.wait(PATIENCE):
+            late.append("only a record has ended the poll")
+            append(store, 1)
 
     ringing = threading.Thread(target=ring)
     ringing.start()
     try:
-        return queue.poll(timeout_ms=LONG_MS)
+        return queue.poll(timeout_ms=10 * LONG_MS)
     finally:
+        ended.set()
         ringing.join()
+        assert late == []
 
 
-def test_a_handler_wakes_a_poll(store_dir: Path, on_signal: Callable[..., None]) -> None:
-    with opened(store_dir, records=0) as store, worker(store) as queue:
+@pytest.mark.parametrize("send", SENDERS.values(), ids=SENDERS)
+def test_a_handler_wakes_a_poll(
+    store_dir: Path, on_signal: Callable[..., None], send: Callable[[], None]
+) -> None:
+    with opened(store_dir, records=0) as store, worker(store, max_poll_interval_ms=SLOW_MS) as queue:
         on_signal(queue.wakeup)
         with pytest.raises(WakeupError):
-            poll_with_a_signal(queue)
+            poll_with_a_signal(store, queue, send)
 
 
-def test_a_handler_within_a_wait_may_close(store_dir: Path, on_signal: Callable[..., None]) -> None:
-    with opened(store_dir, records=0) as store, worker(store) as queue:
+@pytest.mark.parametrize("send", SENDERS.values(), ids=SENDERS)
+def test_a_handler_within_a_wait_may_close(
+    store_dir: Path, on_signal: Callable[..., None], send: Callable[[], None]
+) -> None:
+    with opened(store_dir, records=0) as store, worker(store, max_poll_interval_ms=SLOW_MS) as queue:
         on_signal(queue.close)
-        assert poll_with_a_signal(queue) == {}
+        assert poll_with_a_signal(store, queue, send) == {}
         with pytest.raises(ClientClosedError):
             queue.poll()
 
