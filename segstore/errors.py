@@ -809,8 +809,8 @@ class UnknownLeaderEpochError(RetriableError):
 
 
 class OffsetNotAvailableError(RetriableError):
-    """A partition can't answer yet: it has no leader, its new leader does not know the high watermark, or a
-    write waits for replicas. Repeat the request.
+    """A partition can't answer yet, for example because it has no leader, because its new leader does not
+    know the high watermark, or because a write waits for replicas. Repeat the request.
     """
 
 

@@ -19,6 +19,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from types import FrameType
 
 from segstore.errors import IllegalStateError
@@ -31,6 +32,7 @@ PATIENCE = 1.0
 It waits so that the message appears before messages about the consequences. The wait is limited, because a
 handler may itself wait for this thread.
 """
+_AT_ONCE = 1_000  # `Logger.warnings` makes at most so many log records before it passes them on
 
 
 class Logger:
@@ -57,13 +59,16 @@ class Logger:
         """
         if not self._is_enabled(logging.WARNING):
             return
-        caller = sys._getframe(1)
-        records: list[logging.LogRecord] = []
-        try:
-            records.extend(self._record(caller, logging.WARNING, message, (row,)) for row in rows)
-        finally:
-            if records:
-                self._pass_on(records)
+        caller, left, more = sys._getframe(1), iter(rows), True
+        while more:
+            records: list[logging.LogRecord] = []
+            try:
+                some = islice(left, _AT_ONCE)
+                records.extend(self._record(caller, logging.WARNING, message, (row,)) for row in some)
+            finally:
+                if records:
+                    self._pass_on(records)
+            more = len(records) == _AT_ONCE
 
     def error(self, message: str, *args: object, exc_info: BaseException | None = None) -> None:
         self._log(logging.ERROR, message, args, exc_info)

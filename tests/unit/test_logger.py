@@ -111,6 +111,24 @@ def test_the_messages_of_many_rows_take_one_thread(
     }
 
 
+def test_many_rows_are_passed_on_in_pieces(caplog: pytest.LogCaptureFixture, started: list[str]) -> None:
+    """The records of a whole cut need not be in memory at once."""
+    most = 0
+
+    def rows() -> Iterator[int]:
+        nonlocal most
+        for n in range(2500):
+            most = max(most, n + 1 - len(caplog.records))
+            yield n
+
+    with Mutex():
+        log.warnings("row %r", rows())
+    told()
+    assert started == ["segstore-log"] * 3
+    assert most == 1000
+    assert [record.getMessage() for record in caplog.records] == [f"row {n}" for n in range(2500)]
+
+
 ROWS: dict[str, Callable[[], Iterator[object]]] = {
     "none": lambda: iter(()),
     "one, then an error": lambda: map((1).__truediv__, (2, 0)),
