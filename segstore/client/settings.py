@@ -29,8 +29,8 @@ class StoreClientSettings(client.ClientSettings):
     @classmethod
     def parse(cls: type[S], mapping: Mapping[str, Any]) -> S:
         """Return the settings that `mapping`, {name: value}, describes. Missing settings get their defaults.
-        Settings of the network are ignored, and one warning names them. Raises the errors of
-        the base class's `parse`.
+        The settings in `IGNORED` are ignored, and one warning names them. Raises the errors of the base
+        class's `parse`.
         """
         given = mapping.items() if isinstance(mapping, dict | Mapping) else ()
         ignored = sorted(name for name, value in given if cls._is_ignored(name, value))

@@ -48,9 +48,10 @@ _NOTED = Noted()
 
 class AsyncShareConsumer(InThread):
     """`ShareConsumer` for asyncio: methods that may wait are coroutines, all other methods are ordinary
-    methods. The results of `acknowledge`, `subscribe` and `unsubscribe` may be awaited, too. `async with`
-    starts and stops the consumer. `async for` yields single records. In implicit mode a record is accepted
-    when the iteration asks for the next record.
+    methods. The results of `acknowledge`, `acknowledge_offset`, `subscribe`, `unsubscribe` and
+    `set_acknowledgement_commit_callback` may be awaited, too. `async with` starts and stops the consumer.
+    `async for` yields single records. In implicit mode a record is accepted when the iteration asks for the
+    next record.
 
     A cancelled call returns only after the consumer's thread has finished the call. That takes at most
     SLICE_MS and the time of a read. No records are lost: the next `poll` returns the records that a cancelled

@@ -131,9 +131,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
         return frame is not None
 
     def check(self) -> None:
-        """Raise ClientClosedError or StoreClosedError if the consumer may not be used. The calling thread
-        must have acquired `self`, which is the consumer's lock.
-        """
+        """Raise ClientClosedError or StoreClosedError if the consumer may not be used."""
         if self.closed or self.ending:
             raise self.refusal()
 

@@ -154,7 +154,7 @@ class Fetcher:
         """Return up to `most` records, beginning with the partition after the one that was read last. The
         caller must then set the positions.
 
-        If a partition has an error, and no partition before it had records, the error is raised at once. If
+        If a partition has an error, and no records were found before it, the error is raised at once. If
         there are such records, they are returned, and the next call raises the error.
         """
         if self._kept is not None:

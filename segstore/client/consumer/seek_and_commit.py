@@ -47,9 +47,9 @@ class Assigning(Parts):
         replaces an earlier one.
 
         `listener` (ConsumerRebalanceListener) is called in `poll`, `unsubscribe` and `close`. If the consumer
-        has no group, the listener is called only after partitions were created or deleted. Raises
-        InvalidArgumentError, InvalidRegularExpressionError, InvalidTypeError. Raises
-        UnknownTopicOrPartitionError for a named topic that does not exist, and IllegalStateError after
+        has no group, `poll` calls the listener only for the first assignment, and after partitions were
+        created or deleted. Raises InvalidArgumentError, InvalidRegularExpressionError, InvalidTypeError.
+        Raises UnknownTopicOrPartitionError for a named topic that does not exist, and IllegalStateError after
         `assign`.
         """
         if isinstance(pattern, SubscriptionPattern) and not self._coordination.takes_regex:
@@ -134,7 +134,7 @@ class Seeking(Parts):
     @alone
     def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
         """Return the offset of the record that a poll returns next. Raises NoOffsetForPartitionError, and
-        IllegalStateError if the partition is not assigned.
+        IllegalStateError if the partition is not assigned, or has no position yet.
         """
         state = self._subscription.state(partition)
         self._positions.resolve()

@@ -133,9 +133,8 @@ class Tailing:
     # A signal handler may close the consumer during this call, because nothing is half changed.
     @calls_out
     def wait(self, deadline: float, others_ms: float) -> list[FetchedRecords]:
-        """Wait for a record until `deadline`, but for `others_ms` at most, because the group or the fetcher
-        has work after that time. Return the record that came, or [] if the consumer must check all
-        partitions.
+        """Wait for a record until `deadline`, but for `others_ms` at most. Return the record that came, or []
+        if the consumer must check all partitions.
         """
         now, last, turns = time.monotonic(), self._last, self._turns
         if last is None or turns is None or not self._follows_all():

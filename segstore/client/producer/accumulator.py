@@ -212,9 +212,9 @@ class Accumulator:
     # --- appending ----------------------------------------------------------------------
 
     def append(self, queue: PartitionQueue, record: FutureRecordMetadata, size: int) -> None:
-        """Put a record of `size` bytes into the open batch. If the batch is full, wait for memory, and put
-        the record into a new batch. Raises BufferExhaustedError, and `self.refusal` if it is
-        set.
+        """Put a record of `size` bytes into the open batch. If there is no open batch with room for it, wait
+        for memory, and put the record into a new batch. Raises BufferExhaustedError, and `self.refusal` if it
+        is set.
         """
         if not self.put(queue, record, size):
             check_apart("send()")
@@ -224,8 +224,8 @@ class Accumulator:
     def put(
         self, queue: PartitionQueue, record: FutureRecordMetadata, size: int, waiter: Waiter | None = None
     ) -> bool:
-        """Put a record into the open batch, or into a new batch if the open batch is full. Return False if
-        there is no memory for a new batch. Raises `self.refusal` if it is set.
+        """Put a record into the open batch, or into a new batch if no open batch has room for it. Return
+        False if there is no memory for a new batch. Raises `self.refusal` if it is set.
         """
         with self.lock:
             if self._refused:

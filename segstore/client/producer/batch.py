@@ -291,7 +291,8 @@ class PartitionQueue(Records):
         the new batches. Return whether the queue still has a full batch, because the C code has filled
         one during the call; False if `whole`.
 
-        `settle`, in C, does all of this in one step, so that an interrupt leaves no batch half sealed.
+        After the batches are made, `settle`, in C, does the rest in one step, so that an interrupt leaves no
+        batch half sealed.
         """
         made: list[ProducerBatch] = []
         for part in self.parts(whole):

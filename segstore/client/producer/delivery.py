@@ -100,8 +100,8 @@ class Appender:
 
     def append_pieces(self, batches: list[ProducerBatch]) -> Pieces:
         """Append batches of one partition by one call of the log's `append_pieces`, which may write only the
-        first of them. For a transaction or a large record, append nothing, and return NOTHING. Raises the
-        errors of the log's `append_pieces`.
+        first of them. In a transaction, or if a batch is large, append nothing, and return NOTHING. Raises
+        the errors of the log's `append_pieces`.
         """
         where = batches[0].topic_partition
         partition = self._logs.get(where)

@@ -107,7 +107,7 @@ class Sender(Background):
 
     def _post_singles(self) -> None:
         """Run the C code that appends single records, and sleeps between appends. The C code returns when
-        Python code must append or report something.
+        there is other work, at the latest after a number of records.
         """
         try:
             self._post.run()

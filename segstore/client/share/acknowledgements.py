@@ -3,8 +3,7 @@ acknowledgements that were not sent yet (Kafka: ShareFetch, ShareInFlightBatch, 
 
 On disk: nothing of its own. Threads: one, the consumer's. `note` stores an acknowledgement, and `send` sends
 it. After an interrupt within `send` it is unknown whether the coordinator has received the acknowledgements.
-So the next `send` repeats them, in a separate request: if they fail again, later acknowledgements are not
-affected.
+So the next `send` repeats them, in a separate request: if they fail, later acknowledgements are not affected.
 """
 
 from __future__ import annotations

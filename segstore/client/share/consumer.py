@@ -52,8 +52,8 @@ _FLUSH_S = 0.1
 class ShareConsumer(Acknowledging):
     """A member of the share group `group_id`, whose members share the records of their topics: each record is
     delivered to one member at a time, until it is acknowledged. Settings have Kafka's names in the spelling
-    of kafka-python. A network setting raises ConfigError, which names it. A share consumer is a context
-    manager.
+    of kafka-python. A network setting is ignored with a warning, or raises ConfigError, which names it. A
+    share consumer is a context manager.
 
     In implicit mode (the default) the next `poll`, `commit_sync`, `commit_async` or `close` accepts the
     records of a poll. With share_acknowledgement_mode="explicit" the application must acknowledge each record

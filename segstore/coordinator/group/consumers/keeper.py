@@ -42,8 +42,8 @@ RETRY_MS = 500.0
 
 
 class ConsumerGroupSettings(NamedTuple):
-    """The store's settings `group.consumer.*`. A group is converted to a classic group only if
-    `may_downgrade` is set and the group would have at most `max_classic_size` members.
+    """The store's settings `group.consumer.*`. A group with members is converted to a classic group only
+    if `may_downgrade` is set and the group would have at most `max_classic_size` members.
     """
 
     max_size: int
@@ -232,7 +232,7 @@ class Keeper:
 
     def _ended(self, member: ConsumerMember) -> list[str]:
         """Return [member id] if the member is dynamic; if the member is static, record that it has left for a
-        while, and return [].
+        while, and return []. If that can't be written, the member stays until its session expires.
         """
         if member.subscription.instance_id is None:
             return [member.member_id]
