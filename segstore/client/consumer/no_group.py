@@ -97,8 +97,8 @@ class Coordination(Protocol):
         """Update the assignment. Called each time before the partitions are checked for records."""
 
     def polled(self) -> None:
-        """Record that the application polls. Called in place of `poll` if nothing was published, and the ms
-        that `wait_ms` returned have not passed yet.
+        """Record that the application polls. Called in place of `poll` if the partitions need no check for
+        records, and the ms that `wait_ms` returned have not passed yet.
         """
 
     def wait_ms(self) -> float:

@@ -1,7 +1,7 @@
 """`ProducerConfig`: the settings of a producer, with kafka-python's names and defaults.
 
-Every setting of kafka-python's KafkaProducer is either a field of `ProducerConfig`, or ignored with a warning,
-or refused with an error that names the setting and the reason.
+Every setting of kafka-python's KafkaProducer is a field of `ProducerConfig`, or ignored with a warning, or
+refused with an error that names the setting and the reason.
 
 Threads: any; a ProducerConfig is immutable.
 """
