@@ -42,8 +42,8 @@ class Logger:
         self._logger = logging.getLogger(name)
 
     def debug(self, message: str, *args: object) -> None:
-        """Log a message, like logging.Logger.debug. Each other public method also corresponds to the method
-        of logging.Logger with its name.
+        """Log a message, like logging.Logger.debug. Each other public method, except `warnings`, also
+        corresponds to the method of logging.Logger with its name.
         """
         self._log(logging.DEBUG, message, args)
 

@@ -263,8 +263,8 @@ def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = 
 
 def let_go_of_left() -> None:
     """Release the locks that this thread still has only because of interrupts (LEAVES_OPEN), unless this call
-    comes from a handler that has interrupted a call of this package. A caller that is going to wait for
-    another thread must first call this, because that thread may need the locks.
+    comes from a handler that has interrupted a call of this package. Called before a store waits for other
+    threads at its close, because these threads may need the locks.
     """
     if under_way() is None:
         _let_go(_locks())

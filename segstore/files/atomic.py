@@ -115,7 +115,7 @@ class Whole(Opening, FileContent, Directories, Stats):
 
         After a power cut each file has its old or its new content. One call is quicker than separate writes,
         because the disk writes all contents at once, then all names. After an OSError only the first few
-        files, or no file, may have their new content.
+        files, all files or no file may have their new content.
         """
         need = sum(memoryview(data).nbytes + PIECE for _, data in contents)
         for directory in in_reserve(lambda: self._replace_all(contents), need):

@@ -213,7 +213,9 @@ class Reserve:
                 self._files.unlink(path + LOOK)
 
     def give(self, need: int) -> bool:
-        """Free at most `need` + PIECE bytes. Return False if nothing was freed, else True."""
+        """Free `need` + PIECE bytes, or fewer if the reserve has fewer. Return False if nothing was freed,
+        else True.
+        """
         self._is_whole = False
         to_free = need + PIECE
         for path in reversed(self._paths):
@@ -223,8 +225,8 @@ class Reserve:
         return to_free < need + PIECE
 
     def _cut(self, path: str, most: int) -> int:
-        """Free at most `most` bytes of a file, and remove the file if no bytes are left. Return the number of
-        freed bytes. Raises OSError.
+        """Free `most` bytes of a file, rounded up to whole blocks of PIECE bytes, or all its bytes if it has
+        fewer. Remove the file if no bytes are left. Return the number of freed bytes. Raises OSError.
         """
         files = self._files
         with files.open(path, write=True) as handle:

@@ -35,8 +35,8 @@ def partition_answer(
     committed: bool,
     session_id: int = NO_SESSION,
 ) -> MessageTemplate:
-    """Return the template of answers that have only this partition. The values that differ between these
-    answers are the partition's high watermark, last stable offset, log start offset (since version 5) and
+    """Return the template of answers that have only this partition. Besides the correlation id, these answers
+    differ in the partition's high watermark, last stable offset, log start offset (since version 5) and
     records.
 
     `topic_id` is used since version 13, `topic` before. If `committed`, the list of aborted transactions is

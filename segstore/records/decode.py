@@ -175,10 +175,10 @@ def scan_headers(
     file position of the first byte of `buf`.
 
     Batches that end below `from_offset` are skipped unchecked. Batches that begin at or after `end_offset`
-    are left out. Batches after the first `max_bytes` are left out, but the first batch never is. The scan
-    stops before a damaged batch (`ScanEnd.status`); CRCs are compared if `check_crcs`. If the first batch is
-    a wrapper message of magic 0 or 1, the offsets of the messages in it are at least `least`, which is -1 if
-    the bound is unknown.
+    are left out. If a batch would exceed `max_bytes`, it and all later batches are left out, but the first
+    batch never is. The scan stops before a damaged batch (`ScanEnd.status`); CRCs are compared if
+    `check_crcs`. If the first batch is a wrapper message of magic 0 or 1, the offsets of the messages in it
+    are at least `least`, which is -1 if the bound is unknown.
     """
     size = len(buf)
     try:
@@ -220,9 +220,10 @@ def decode(
     If `buf` is bytes, uncompressed records are not copied, and the Records refer to `buf`. `next_offset`
     becomes `Records.next_offset`; the default is the offset after the last batch. Records below `from_offset`
     are left out. When the decompressed batches have `most` bytes or more, no further batch is decoded;
-    `Records.next_offset` is then the offset at which to continue. Messages of magic 0 and 1 are converted
-    first, so that `Records.batches` has magic 2 only. Raises CorruptRecordError if the bytes are damaged, or
-    a batch has more than `limit` decompressed bytes.
+    `Records.next_offset` is then the offset at which to continue. If all batches are uncompressed and of
+    magic 2, `most` has no effect. Messages of magic 0 and 1 are converted first, so that `Records.batches`
+    has magic 2 only. Raises CorruptRecordError if the bytes are damaged, or a batch has more than `limit`
+    decompressed bytes.
     """
     n = len(batches)
     if n == 0:

@@ -116,9 +116,9 @@ class RecordTable:
         """Add the records of `batches` in `buf` with offsets that are at least `first` and below `end`;
         return whether all batches were added.
 
-        When the decompressed batches have `most` bytes or more, no further batch is added. A batch is not
-        added if its bytes would end beyond the range of int32 offsets. Raises CorruptRecordError, after the
-        records before the damage were added.
+        When the decompressed batches have `most` bytes or more, no further batch is added. If all batches are
+        uncompressed and of magic 2, `most` has no effect. A batch is not added if its bytes would end beyond
+        the range of int32 offsets. Raises CorruptRecordError, after the records before the damage were added.
         """
         arguments = buf, where, position, first, end, most
         try:

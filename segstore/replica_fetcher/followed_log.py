@@ -134,7 +134,7 @@ class FollowedLog:
         log has changed.
 
         Raises UnusableAnswerError and StorageError. Raises CorruptRecordError if batches are damaged, and
-        InvalidArgumentError if they do not begin at this log's end.
+        InvalidArgumentError if they begin below this log's end, or their leader epochs fall.
         """
         with self.lock:
             if question.led != self.led or not (self.is_compared or data.diverging):
@@ -160,8 +160,9 @@ class FollowedLog:
 
     def take_next(self, led: LeaderAndEpoch, brought: Brought) -> bool:
         """Append the batches of an answer, and return True. `take_next` is a fast path of `take`. If only
-        `take` can handle the answer, return False: the answer is outdated, its first batch begins below the
-        log's end, or a batch does not have the latest leader epoch. Raises StorageError, StoreClosedError.
+        `take` can handle the answer, return False: for example, the answer is outdated, its first batch
+        begins below the log's end, or a batch does not have the latest leader epoch. Raises StorageError,
+        StoreClosedError.
         """
         high_watermark, _, start, records = brought
         with self.lock:

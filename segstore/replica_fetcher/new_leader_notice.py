@@ -1,5 +1,5 @@
 """`Announcer`: notifies the old primary that a promoted standby leads in its place. The announcer tries until
-the old primary answers.
+the old primary has accepted the notice.
 
 On disk is `.segstore/promotion`. Threads: the announcer has its own thread. Any thread may call `announce`
 and `close`.

@@ -50,8 +50,8 @@ class RepeatedFetch:
         logs: Sequence[FollowedLog],
         session_id: int,
     ) -> None:
-        """Make the templates. `sent` is a request that names only the partition of `followed`. `template` is
-        a template of this request.
+        """Make the templates. `sent` is a request that names only the partition of `followed`, with the fetch
+        position `position`. `template` is a template of this request.
         """
         self.followed, self.key, self.logs = followed, followed.key, logs
         self.version, self.has_moved = sent.version, False

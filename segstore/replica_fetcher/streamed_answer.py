@@ -44,7 +44,7 @@ class Arriving:
         """Receive the records of an answer, and call `take` with each piece of them. A piece has complete
         batches, and is valid until `take` returns. `take` runs in the second thread, while the calling thread
         receives the next piece. Only for the last piece `take` runs in the calling thread. An incomplete
-        batch at the end of the records is dropped. After a damaged batch, a piece may begin or end within a
+        batch at the end of the records is dropped. From a damaged batch on, a piece may begin or end within a
         batch. Raises the errors of `BrokerConnection.ask` and of `take`.
         """
         taken: Worker | None = None

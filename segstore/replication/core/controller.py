@@ -153,8 +153,8 @@ class Controller:
         return self._fence(broker)
 
     def on_time(self, now_ms: int) -> Effects:
-        """Fence one broker whose session has expired. The caller repeats the call until no effects are
-        returned (R27; Kafka: maybeFenceOneStaleBroker).
+        """Fence one broker whose session has expired, if there is one. Called every quarter of the session
+        timeout; each call fences at most one broker (R27; Kafka: maybeFenceOneStaleBroker).
         """
         stale = self.cluster.first_stale(now_ms)
         return () if stale is None else self._fence(stale)
