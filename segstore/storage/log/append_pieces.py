@@ -46,8 +46,9 @@ def append_pieces(
     caller appends the remaining records by `append_batches`. A batch ends before each record whose number is
     in `cuts`; no batch is above `PIECE_BYTES`, nor above the topic's limits.
 
-    Appends nothing if the topic has a codec, replicas, flush.messages or flush.ms, or if the columns have no
-    timestamps. Raises the errors of `append_batches` for wrong records, and for a log that can't be written.
+    Appends nothing if the topic has replicas, flush.messages or flush.ms, if the batches get a codec, or if
+    the columns have no timestamps. Raises the errors of `append_batches` for wrong records, and for a log
+    that can't be written.
     """
     partition = log.partition_for_write()
     tail, validator = partition.tail.native, partition.validator

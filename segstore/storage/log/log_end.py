@@ -34,7 +34,7 @@ def end_of(view: LogView) -> LogEnd:
 
 class LastRecordEnds:
     """The ends of logs at which one reader waits. A wait puts the next record of a log into `TailedEnds.came`
-    if that record is the only one of its batch and has no headers. Threads: one.
+    only if that record is the only one of its batch and has no headers. Threads: one.
     """
 
     def __init__(

@@ -274,8 +274,8 @@ class Replica:
 
     def append_next(self, data: bytes | memoryview, high_watermark: int) -> int | None:
         """Append the batches in `data`, and raise the high watermark; return the log end offset. Append
-        nothing and return None if `data` has a partial batch, has a batch of another epoch than the latest,
-        or begins below the log's end. Raises StorageError.
+        nothing and return None if `data` has no batch, a partial or damaged batch, or a batch of another
+        epoch than the latest, or if `data` begins below the log's end. Raises StorageError.
         """
         partition = self._partition
         if partition.tail.native.is_open:

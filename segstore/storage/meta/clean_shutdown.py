@@ -31,7 +31,7 @@ class Left(NamedTuple):
 
     `clean`: there was a clean shutdown. `ends_hold`: the last writer wrote `.segstore/ends`, because no
     broker has closed the directory after segstore. `gaps_known`: no broker was killed in this directory after
-    segstore had closed it, so each compaction that may have left offset gaps is in segstore's checkpoints.
+    segstore had closed it, so the checkpoints show each compaction that may have left offset gaps.
     """
 
     clean: bool

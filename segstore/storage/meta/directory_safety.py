@@ -83,7 +83,7 @@ def check_places(files: Files, root: str) -> set[str]:
 
 def kept_mode(files: Files, root: str, otherwise: int = FILE_MODE) -> int:
     """Return the mode of new files in this store: the mode of the directory `.segstore`, without the bits
-    that MOST_MODE lacks. Return `otherwise` if that directory does not exist.
+    that MOST_MODE lacks, but with the bits of FILE_MODE. Return `otherwise` if that directory does not exist.
     """
     try:
         return files.mode(names.below(root, names.OURS)) & MOST_MODE | FILE_MODE
@@ -137,7 +137,8 @@ def remove_logs_begun(files: Files, root: str) -> None:
 
 def remove_unused(files: Files, root: str) -> bool:
     """Remove the content of a store without topics, and return True. Return False, and remove nothing, if the
-    store has topics. Raises OSError, and BlockingIOError if the store is open for writing.
+    store has topics. Raises BlockingIOError if the store is open for writing. If this raises another OSError,
+    some of the content stays; it is still a store without topics.
     """
     path = os.path.join(root, names.LOCK)
     with files.lock(path):

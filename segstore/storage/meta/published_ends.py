@@ -629,8 +629,8 @@ class EndsReader(_Mapped):
         return EndsGlance(ffi.new("seg_seen *", seen | {"shared": _of_c(shared)}), (memory, shared))
 
     def sealed(self, key: int) -> dict[int, int]:
-        """Return {base offset: end in bytes} of a shared log's sealed segments, which are closed to appends.
-        Bytes that another process writes after this end are not part of the log.
+        """Return {base offset: end in bytes} of those sealed segments of a shared log to which a process may
+        still write. Bytes after this end are not part of the log.
         """
         slot, shared = self._slots.get(key), self.shared
         return {} if slot is None or shared is None else shared.sealed(slot, key)

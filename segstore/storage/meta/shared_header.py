@@ -47,8 +47,8 @@ class SharedMap:
         self._header.live = 0
 
     def sealed(self, slot: int, key: int) -> dict[int, int]:
-        """Return {base offset: end in bytes} of the partition's sealed segments, which are closed to appends.
-        A process may still write bytes after this end (A5).
+        """Return {base offset: end in bytes} of those sealed segments of the partition to which a process may
+        still write. Bytes after this end are not part of the log (A5).
         """
         found = ffi.new("int64_t[]", _SEALED)
         n = lib.seg_shared_sealed(self.c.map, self.c.len, slot, key, found)

@@ -311,8 +311,8 @@ class ProducerState:
         return aborted
 
     def save(self, producer_id: int) -> Saved:
-        """Return the state of a producer, for `restore`. Between `save` and `restore` only batches of this
-        producer may be applied.
+        """Return the state of a producer, for `restore`. Between `save` and `restore` only batches of
+        producers with a saved state may be applied.
         """
         return Saved(producer_id, self.find(producer_id), self.map_end_offset, self.max_producer_id)
 

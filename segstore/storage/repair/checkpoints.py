@@ -4,8 +4,9 @@ The four checkpoint files of the root may change. Threads: one, while it holds t
 is not open.
 
 After a clean close by segstore the right offsets are those that the writer has published in `.segstore/ends`.
-If the recovery point of a log is neither in `.segstore/ends` nor in a checkpoint, the log counts as synced up
-to its last whole batch, so that an open does not cut off good batches that follow damaged bytes.
+If there was no clean close, and the recovery point of a log is neither in `.segstore/ends` nor in a
+checkpoint, the log counts as synced up to its last whole batch, so that an open does not cut off good batches
+that follow damaged bytes.
 """
 
 from __future__ import annotations

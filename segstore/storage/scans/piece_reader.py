@@ -250,8 +250,8 @@ class _Making:
     # --- headers --------------------------------------------------------------------------
 
     def by_headers(self, most_rows: int) -> None:
-        """Add rows of the batches, from their headers alone. Stop at the end of the piece, after the last
-        batch, or when there are `most_rows` rows or more.
+        """Add rows of the batches, from their headers alone if these determine the rows. Stop at the end of
+        the piece, after the last batch, or when there are `most_rows` rows or more.
         """
         view, limit = self._reading.view, self._end
         slot = view.slot(self.at)
