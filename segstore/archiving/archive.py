@@ -150,8 +150,8 @@ class Archive(Running):
         return families(lag, self.counts, self.error is None, len(self.problems))
 
     def close(self) -> None:
-        """Stop the threads, and close the store. Records that are not archived yet stay in the store; the
-        next `archive` of the store archives them. A second call of `close` does nothing.
+        """Stop the threads, and close the archive's own reader of the store. Records that are not archived
+        yet stay in the store; the next `archive` of the store archives them. A second call does nothing.
         """
         check_apart("close()")
         if self._pid != os.getpid():

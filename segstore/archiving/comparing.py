@@ -28,7 +28,7 @@ Epochs = Sequence[tuple[int, int]]
 class Compared(NamedTuple):
     """The result of a comparison. Archive and log agree below the offset `common`. If `common` is below the
     archive's end, `listed` and `partition` end at that offset, and `is_cut` is True. `inodes` has, for each
-    segment's base offset, the inode of the log file from which the pieces were read.
+    segment's base offset, the inode of the store's log file that has the pieces.
     """
 
     partition: ArchivedPartition

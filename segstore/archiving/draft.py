@@ -75,9 +75,9 @@ class CommitDraft:
         self._buffered = 0
 
     def take(self, plan: PartitionPlan, whole: bool) -> None:
-        """Add the entry of a changed partition. If `whole` is False, further commits of the same moment
-        follow, and the entry gets no new pieces. Raises OSError, which is FileNotFoundError if a segment was
-        removed.
+        """Add the entry of a changed partition. If `whole` is False, further segments are uploaded and
+        committed first, and the entry gets no new pieces. Raises OSError, which is FileNotFoundError if a
+        segment was removed.
         """
         key, each = plan.key, self._partitions[plan.key]
         had, new = self._state.partitions.get(key), self.lists.get(key)

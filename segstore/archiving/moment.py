@@ -1,7 +1,7 @@
 """`Moments` reads the state of a store at one moment: its topics, the ends of all logs, and its small files.
 
-All ends come from one publication in `.segstore/ends`. The store's files are only read. Threads: the
-archiver's; any thread may call `ends_now`.
+All published ends come from one publication in `.segstore/ends`. The store's files are only read. Threads:
+the archiver's; any thread may call `ends_now`.
 """
 
 from __future__ import annotations

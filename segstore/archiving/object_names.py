@@ -6,7 +6,7 @@ claims/<epoch, 10 digits>-<nonce, 16 hex digits>        the claim of an archiver
 commits/<claim>/<sequence, 20 digits>.commit            the changes since the last commit, with pieces of logs
 commits/<claim>/<sequence, 20 digits>.state             the whole state of the archive
 topics/<topic>/<topic id>/<partition>/
-    <base offset, 20 digits>.<upload>.log               a sealed segment; its indexes have other suffixes
+    <base offset, 20 digits>.<upload>.log               a sealed segment; its other files have other suffixes
     <version, 20 digits>.<upload>.segments              the list of the partition's segments
 ```
 

@@ -2,8 +2,7 @@
 the caller's directory.
 
 Threads: only one thread may draw. Comparisons with other packages have tables of their own in
-`benchmarks.peers`, which is not in this package. This module shows such comparisons in the same table as
-other results.
+`benchmarks.peers`, which is not in this package. This module shows such comparisons like other results.
 """
 
 from __future__ import annotations

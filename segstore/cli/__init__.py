@@ -1,8 +1,8 @@
 """The command `segstore`: parses arguments, calls the engine, and prints the result.
 
-On disk: input files that the user names are read. The command line itself writes no files. Threads: the main
-thread of the command's process. Each module has a command, or a group of related commands. `app` has the list
-of all commands.
+On disk: files that the user names are read or written. The command line has no files of its own. Threads: the
+main thread of the command's process. Each module has a command, or a group of related commands. `app` has the
+list of all commands.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 until Ctrl-C, or with --once until all records of the start are mirrored. `segstore end-mirror`: makes the
 mirror an ordinary store.
 
-On disk: the engine writes the store. Threads: the main thread waits. The mirror has its own threads.
+On disk: the engine writes the mirror's store. A store that is mirrored to a cluster is only read. Threads:
+the main thread waits. The mirror has its own threads.
 """
 
 from __future__ import annotations

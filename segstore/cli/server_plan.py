@@ -39,8 +39,8 @@ class ServerOptions(NamedTuple):
 
 
 class ServerPlan(NamedTuple):
-    """The store and the server to run. If there is a single listener, `place` has the arguments of
-    `segstore.serve` for it. If there are several, `place` is empty. `ignored` has the names of the file's
+    """The store and the server to run. If `of_server` has `listeners`, `place` is empty. If not, `place`
+    has the arguments of `segstore.serve` for the single listener. `ignored` has the names of the file's
     settings that have no effect. `http` is the address at which metrics and health are served.
     """
 
@@ -121,7 +121,8 @@ def _check_protocols(given: ServerOptions, file: ConfigFile) -> None:
 
 def _placed(given: ServerOptions, settings: dict[str, Any]) -> dict[str, Any]:
     """If there is a single listener, return the arguments of `segstore.serve` for it. If there are several,
-    add the listeners to `settings`, and return {}. Raises InvalidArgumentError.
+    or if `settings` has `listeners` or protocols of listeners, set or keep `listeners` in `settings`, and
+    return {}. Raises InvalidArgumentError.
     """
     if not given.listen and _LISTENERS in settings:
         if given.advertise:

@@ -110,8 +110,8 @@ def hangups() -> Iterator[SimpleQueue[int]]:
 
 @contextmanager
 def ended_later() -> Iterator[None]:
-    """A context manager: signals that would end this process are delayed until the end of its `with` block.
-    If such a signal came during Popen, a child process could be left that nobody ends.
+    """A context manager: SIGINT, SIGTERM and SIGHUP are delayed until the end of its `with` block, if Python
+    code handles them. If such a signal came during Popen, a child process could be left that nobody ends.
     """
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in _of_main_thread(_ALL)}

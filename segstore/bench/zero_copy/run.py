@@ -32,7 +32,7 @@ def run(
 ) -> Results:
     """Make the measurements of `plan` on the file system of `directory`, and return the results. If `strace`,
     and strace is installed, strace counts the system calls too. Raises OSError, StorageError, and
-    InvalidArgumentError if on this machine no method of the plan can send to a sink of the plan.
+    InvalidArgumentError if on this machine no method of the plan can send to any sink of the plan.
     """
     if not any(True for group in plan.groups() for _ in names(plan, group.sink, group.cache)):
         methods, to = ", ".join(plan.methods), ", ".join(plan.sinks)

@@ -193,9 +193,9 @@ class AdminClient(ShareGroupAdmin, Closing):
         config_filter: str = "modified",
     ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
         """Return {"topic" or "broker": {name: {setting: {"value", "is_default", ...}}}}. `config_filter` is
-        "modified" for the settings that differ from their defaults, and "dynamic" or "all" for all settings.
-        A resource of type BROKER with any name stands for the store. Raises UnknownTopicOrPartitionError,
-        InvalidArgumentError.
+        "modified" for the settings that were set or differ from their defaults, and "dynamic" or "all" for
+        all settings. A resource of type BROKER with any name stands for the store. Raises
+        UnknownTopicOrPartitionError, InvalidArgumentError.
         """
         wanted = getattr(config_filter, "name", str(config_filter)).lower()
         if wanted not in FILTERS:
@@ -350,8 +350,8 @@ def _check_one_replica(more: Mapping[str, Any]) -> None:
 
 
 def _resource(given: Any) -> ConfigResource:
-    """Convert kafka-python's ConfigResource to the ConfigResource of this package. Raises InvalidTypeError
-    for any other object.
+    """Return `given`, a ConfigResource of this package or of kafka-python, as one of this package. Raises
+    InvalidTypeError for any other object.
     """
     try:
         return ConfigResource(given.resource_type, given.name, given.configs)

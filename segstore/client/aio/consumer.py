@@ -2,7 +2,7 @@
 the consumer's own thread; a method that is no coroutine runs in the thread that calls the method.
 
 Threads: one event loop; the coroutines of several tasks run one after another. A method that is no coroutine
-first ends a wait of the consumer's thread (see `ConsumerEntry`).
+may first end a wait of the consumer's thread (see `ConsumerEntry`).
 """
 
 from __future__ import annotations
