@@ -84,7 +84,7 @@ class FollowerLog:
     ) -> bool:
         """Append the batches of a fetch answer, or truncate the log if the answer has a diverging epoch (R1,
         R10, R11). Return whether files changed. Raises StorageError, and InvalidArgumentError if the batches
-        don't begin at this log's end.
+        begin below this log's end, or their leader epochs fall.
         """
         fetched = None if found is None else found.fetched
         with self._lock:

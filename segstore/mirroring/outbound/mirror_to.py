@@ -314,9 +314,9 @@ def mirror_to(
 
     `store` is an open store, or the path of a directory; the directory is opened with mode "r", and another
     process may write there. `topics` has names, and regular expressions for whole names. If the target does
-    not have a topic, the topic is created there, with the same partitions and settings as here. An existing
-    topic must be empty, or end with records that were mirrored from this store. Keys, values, headers and
-    timestamps stay the same. Leader epochs and producer ids are different at the target. `config` has
+    not have a topic, the topic is created there, with the same partitions and settings as here, except for
+    `flush.messages`, `flush.ms` and `message.timestamp.type`. An existing topic must be empty, or end with
+    records that were mirrored from this store. Keys, values, headers and timestamps stay the same. Leader epochs and producer ids are different at the target. `config` has
     settings of the client, with the names that Kafka's clients use, and `sync.group.offsets.enabled`: if it
     is true, committed offsets of groups are mirrored, too.
 

@@ -34,7 +34,7 @@ class TargetTopic(NamedTuple):
 
 class MirrorTarget:
     """A client of the target cluster. The topics that it creates get the same partitions and settings as in
-    this store.
+    this store, except for the settings in `_NOT_TAKEN`.
     """
 
     def __init__(self, cluster: Cluster) -> None:
