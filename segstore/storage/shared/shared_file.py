@@ -111,8 +111,8 @@ class SharedFile:
 
     @classmethod
     def view(cls, files: Files, root: str) -> SharedFile | None:
-        """Map the file for a reader, read-only, and return the `SharedFile`. Return None if the file is not
-        live, or was made before the last boot of the machine. Raises UnsupportedFormatError, StorageError.
+        """Map the file for a reader, read-only, and return the `SharedFile`. Return None if the file is
+        missing, not valid (F3) or not live. Raises UnsupportedFormatError, StorageError.
         """
         with os_errors():
             return cls(files, root, write=False) if _look(files, root) is not None else None
