@@ -7,8 +7,9 @@ fields have fixed widths and host byte order, and no field is a pointer. The fil
 - F2: the file is fully allocated before it is mapped. It grows in steps of 64 KiB, is never truncated, and is
   not unlinked while a member lives. A mapping stays until the object that made the mapping is freed.
 - F3: the file is valid if its magic, format and size are right, if it was made after the last boot of the
-  machine, and if it is no copy: a copy has another inode than its header says. A host that finds no living
-  member rewrites an invalid file in place, because readers may have it mapped. The magic is written last.
+  machine, and if it is no copy: a copy has another device, inode or birth time than its header says. A host
+  that finds no living member rewrites an invalid file in place, because readers may have it mapped. The magic
+  is written last.
 
 A valid file is in use only while it is `live`. A joining guest first locks its byte (`member_locks`), then
 reads `live`. A host that closes the store checks whether other members live, refuses new members by changing
