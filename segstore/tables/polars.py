@@ -40,8 +40,8 @@ def scan_polars(
     directory is opened read-only each time that the frame is collected.
 
     Records are read only by a collect. Each collect reads up to the present end of each partition. It decodes
-    only the columns that the query needs. If the query filters by partition, offset or timestamp, records
-    outside of the filter are not read. `partitions`, `start`, `end`, `from_time`, `to_time`,
+    only the columns that the query needs. If the query filters by partition, offset or timestamp, it skips
+    reads of records outside of the filter if it can. `partitions`, `start`, `end`, `from_time`, `to_time`,
     `isolation_level` and `check_crcs` are as for `Store.scan`. `values`, `value_schema`, `on_bad` and
     `value_prefix` are as for `segstore.dataset`: they decode each value to columns, which replace the column
     `value`.

@@ -34,8 +34,8 @@ _OWN_WAYS = "a topic is read by its dataset's own scanner, to_table, to_batches,
 
 class TopicDataset(pds.UnionDataset):  # type: ignore[misc]  # pyarrow has no types
     """The result of `segstore.dataset`. Each scan reads the records that exist when it begins. It decodes
-    only the selected columns and the columns of the filter. It does not read records that the filter excludes
-    by partition, offset or timestamp.
+    only the selected columns and the columns of the filter. If it can, it skips reads of records that the
+    filter excludes by partition, offset or timestamp.
     """
 
     def __init__(

@@ -7,8 +7,9 @@ fields have fixed widths and host byte order, and no field is a pointer. The fil
 - F2: the file is fully allocated before it is mapped. It grows in steps of 64 KiB, is never truncated, and is
   not unlinked while a member lives. A mapping stays until the object that made the mapping is freed.
 - F3: the file is valid if its magic, format and size are right, if it was made after the last boot of the
-  machine, and if it is no copy: a copy has another inode than its header says. A host that finds no living
-  member rewrites an invalid file in place, because readers may have it mapped. The magic is written last.
+  machine, and if it is no copy: a copy has another device, inode or birth time than its header says. A host
+  that finds no living member rewrites an invalid file in place, because readers may have it mapped. The magic
+  is written last.
 
 A valid file is in use only while it is `live`. A joining guest first locks its byte (`member_locks`), then
 reads `live`. A host that closes the store checks whether other members live, refuses new members by changing
@@ -111,8 +112,8 @@ class SharedFile:
 
     @classmethod
     def view(cls, files: Files, root: str) -> SharedFile | None:
-        """Map the file for a reader, read-only, and return the `SharedFile`. Return None if the file is not
-        live, or was made before the last boot of the machine. Raises UnsupportedFormatError, StorageError.
+        """Map the file for a reader, read-only, and return the `SharedFile`. Return None if the file is
+        missing, not valid (F3) or not live. Raises UnsupportedFormatError, StorageError.
         """
         with os_errors():
             return cls(files, root, write=False) if _look(files, root) is not None else None

@@ -2,8 +2,9 @@
 to the store.
 
 `Sharing` keeps the shares of partitions (`seg_share`, `_native/share.c`) in memory: by a share this process
-uses a log's part of the shared file. Threads: the holder of `EndsWriter.lock` calls `of`, `show` and `end`;
-`take_over` is called before a partition is open.
+uses a log's part of the shared file. Threads: the holder of the store's lock, or the thread that opens the
+store, calls `of`, `take_over` and `end`; the holder of `EndsWriter.lock` calls `show`. `take_over` is called
+before a partition is open.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A guest: a process that writes a shared store beside its host (docs/shared.md).
 
-A guest appends to segment files and reads them without asking the host. It also changes its own slot in
+A guest itself appends to segment files and reads them. It also changes its own slot in
 `.segstore/shared`, and writes the files of long appends (`guest_staging`). Only the host creates and removes
 topics and segments, and writes checkpoints. Threads: any.
 """
@@ -80,7 +80,7 @@ class StoreGuest(StoreReader):
         self._succession = Succession(context, members, self._become_host) if may_host else None
 
     def begin(self) -> None:
-        """Check that the host and this process have mapped the same file `.segstore/shared`. If this process
+        """Check that the host and this process see the same memory in `.segstore/shared`. If this process
         may become the host, start the thread that waits until the host closes or dies. Raises
         NotShareableError, HostUnavailableError.
         """

@@ -132,8 +132,8 @@ class Host:
         partition.make_ready(header, max(request.batches, 1), request.generation, word)
 
     def _cut_dead_members(self) -> None:
-        """Cut each sealed segment (a segment that was closed to appends) at the end that was recorded when it
-        was sealed, because a dead member may have written bytes after that end [A5].
+        """Cut the sealed segments (segments that were closed to appends) of dead members at the ends that
+        were recorded when they were sealed, because these members may have written bytes after them [A5].
         """
         sealed = ffi.new("seg_sealed *")
         for partition in self._opened():

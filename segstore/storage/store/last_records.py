@@ -1,7 +1,7 @@
 """`LastRecords` finds the last record of each key in a compacted log, below an end offset.
 
 Files are only read. Threads: one for each `LastRecords`; any thread may call the functions. For speed,
-records are decoded by column, without an object for each record.
+records are decoded by column; keys and values stay bytes.
 """
 
 from __future__ import annotations

@@ -162,16 +162,14 @@ class PartitionLog(PublicNames):
 
     @property
     def leader_epoch(self) -> int:
-        """Return the leader epoch under which this log is written now; -1 in a store that is open for
-        reading.
-        """
+        """Return the leader epoch under which this log is written now; -1 in a reader or a guest."""
         source = self.source
         return source.visible.publisher.epoch if isinstance(source, Partition) else -1
 
     def epoch_end(self, leader_epoch: int) -> EpochEnd:
         """Find the largest leader epoch of this log that is at most `leader_epoch`, and return that epoch
-        with its end offset, exclusive. Return `UNDEFINED` if there is no such epoch, or the store is open for
-        reading (R4; Kafka: OffsetsForLeaderEpoch).
+        with its end offset, exclusive. Return `UNDEFINED` if there is no such epoch, or if this process is
+        a reader or a guest (R4; Kafka: OffsetsForLeaderEpoch).
         """
         source = self.source
         if not isinstance(source, Partition):

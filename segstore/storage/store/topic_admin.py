@@ -225,7 +225,7 @@ class TopicAdmin:
 
     def remember_gaps(self, name: str, ends: Mapping[int, int]) -> TopicInfo:
         """Record durably that partitions may have offset gaps below these `ends`, even if the topic is not
-        compacted, because their records were copied from a compacted log. Raises
+        compacted, because their records were copied from another log. Raises
         UnknownTopicOrPartitionError, StorageError.
         """
         with self._lock:

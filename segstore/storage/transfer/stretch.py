@@ -43,7 +43,7 @@ class Stretch:
     first byte, and `next_offset` the offset to continue from. `high_watermark`, `last_stable_offset` and
     `log_start_offset` are the log's offsets at the time of the search. `aborted` has (producer id, first
     offset) of each aborted transaction to which batches of the stretch may belong; None if the isolation
-    level was not `read_committed`.
+    level was not `read_committed`, or if too many offsets would have to be searched (`max_searched`).
     """
 
     __slots__ = (
