@@ -446,8 +446,9 @@ class ListenError(SegstoreError, OSError):
 
 class StoreLockedError(SegstoreError):
     """Another process, or another Store object of this process, has the store open for writing. `pid` is that
-    of the writer's process; `here` is True if it is this process. `address` is the writer's address for Kafka
-    clients, "" if it serves no clients. `shared` is True if the store is open as a shared store.
+    of the writer's process, None if it is not known; `here` is True if it is this process. `address` is the
+    writer's address for Kafka clients, "" if it serves no clients. `shared` is True if the writer shares the
+    store, or if guests use it, perhaps without a host.
     """
 
     def __init__(
@@ -710,8 +711,8 @@ class InvalidRegularExpressionError(InvalidArgumentError):
 
 
 class InvalidRecordStateError(SegstoreError):
-    """A member of a share group acknowledges a record that it has not acquired, or whose acquisition lock has
-    expired (KIP-932).
+    """A member of a share group acknowledges a record that it has not acquired, or no longer holds, for
+    example because its acquisition lock has expired (KIP-932).
     """
 
 
