@@ -493,7 +493,8 @@ class HostUnavailableError(RetriableError):
 
 
 class NotShareableError(SegstoreError):
-    """The platform or the file system does not allow several processes to write one store. The message names
+    """This process can't share the store: the platform or the file system does not allow it, the host runs on
+    another kernel, or as many processes as `shared.members` allows share the store already. The message names
     the cause, and an alternative.
     """
 
@@ -641,8 +642,8 @@ class ConcurrentTransactionsError(RetriableError):
 
 
 class TransactionAbortedError(SegstoreError):
-    """A record was not written, because its transaction is being aborted. Or a transaction can't be
-    committed, because one of its records was not written.
+    """A record was not written, because its transaction is being aborted. Or a transaction can only be
+    aborted, because one of its records was not written.
     """
 
 
@@ -838,7 +839,7 @@ class NoSoundReplicaError(SegstoreError):
 
 
 class StaleDirectoryError(SegstoreError):
-    """A directory belongs to another replicated store, or has another number in this store."""
+    """A directory belongs to another replicated store or cluster, or has another number in this store."""
 
 
 class NotControllerError(RetriableError):
