@@ -594,7 +594,7 @@ class IdempotencyConflictError(SegstoreError):
 
 class StagedFilesError(SegstoreError):
     """A manifest of staged files is damaged, or its files are missing, damaged, or not as the manifest says.
-    None of its records was appended. The manifest was moved to `.segstore/quarantine`.
+    None of its records was appended. A sealed manifest is moved to `.segstore/quarantine`.
     """
 
 
