@@ -446,8 +446,9 @@ class ListenError(SegstoreError, OSError):
 
 class StoreLockedError(SegstoreError):
     """Another process, or another Store object of this process, has the store open for writing. `pid` is that
-    of the writer's process; `here` is True if it is this process. `address` is the writer's address for Kafka
-    clients, "" if it serves no clients. `shared` is True if the store is open as a shared store.
+    of the writer's process, None if it is not known; `here` is True if it is this process. `address` is the
+    writer's address for Kafka clients, "" if it serves no clients. `shared` is True if the writer shares the
+    store, or if guests use it, perhaps without a host.
     """
 
     def __init__(
@@ -492,7 +493,8 @@ class HostUnavailableError(RetriableError):
 
 
 class NotShareableError(SegstoreError):
-    """The platform or the file system does not allow several processes to write one store. The message names
+    """This process can't share the store: the platform or the file system does not allow it, the host runs on
+    another kernel, or as many processes as `shared.members` allows share the store already. The message names
     the cause, and an alternative.
     """
 
@@ -592,7 +594,7 @@ class IdempotencyConflictError(SegstoreError):
 
 class StagedFilesError(SegstoreError):
     """A manifest of staged files is damaged, or its files are missing, damaged, or not as the manifest says.
-    None of its records was appended. The manifest was moved to `.segstore/quarantine`.
+    None of its records was appended. A sealed manifest is moved to `.segstore/quarantine`.
     """
 
 
@@ -640,8 +642,8 @@ class ConcurrentTransactionsError(RetriableError):
 
 
 class TransactionAbortedError(SegstoreError):
-    """A record was not written, because its transaction is being aborted. Or a transaction can't be
-    committed, because one of its records was not written.
+    """A record was not written, because its transaction is being aborted. Or a transaction can only be
+    aborted, because one of its records was not written.
     """
 
 
@@ -710,8 +712,8 @@ class InvalidRegularExpressionError(InvalidArgumentError):
 
 
 class InvalidRecordStateError(SegstoreError):
-    """A member of a share group acknowledges a record that it has not acquired, or whose acquisition lock has
-    expired (KIP-932).
+    """A member of a share group acknowledges a record that it has not acquired, or no longer holds, for
+    example because its acquisition lock has expired (KIP-932).
     """
 
 
@@ -837,7 +839,7 @@ class NoSoundReplicaError(SegstoreError):
 
 
 class StaleDirectoryError(SegstoreError):
-    """A directory belongs to another replicated store, or has another number in this store."""
+    """A directory belongs to another replicated store or cluster, or has another number in this store."""
 
 
 class NotControllerError(RetriableError):

@@ -80,7 +80,7 @@ def _replay_all(last: LastRecords, replay: Replay) -> dict[bytes, UnreadableReco
 
 
 def warn(source: PartitionLog, what: str, found: Iterable[UnreadableRecord]) -> None:
-    """Log one warning about all skipped records of a partition. `what` says whose records the topic has, for
+    """Log one warning about all skipped records of a partition. `what` says what the records should be, for
     example "a transaction's".
     """
     junk = sorted(each for each in found if not each.newer)

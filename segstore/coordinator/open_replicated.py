@@ -55,7 +55,7 @@ def open_replicated(
 
     Raises StoreLockedError, StorageError, ConfigError, InvalidArgumentError, InvalidTypeError,
     QuorumLostError if there is no majority, and StaleDirectoryError if a directory belongs to another store,
-    or if two directories have changed places.
+    or if a directory is in the place of another.
     """
     # Paths are made absolute now, because the current directory may change.
     all_paths = given_paths(paths, witness)

@@ -63,7 +63,7 @@ _UNDECIDED = (NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, Reque
 
 def may_be_written(error: BaseException) -> bool:
     """Return whether the records of a failed write may be in the log: True if replicas did not answer in
-    time, or if another replica became the leader.
+    time, or if the replica is not the leader any more.
     """
     return isinstance(error, _UNDECIDED)
 

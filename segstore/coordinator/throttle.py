@@ -104,7 +104,8 @@ class QuotaThrottle:
 
     def set_bound(self, bound: int | None, pool: SharedBucket | None = None) -> None:
         """Change the limit for all later calls. Throttles with the same `pool` share one rate, so all of them
-        must get the same `bound`. If `pool` is None, the throttle keeps its pool.
+        must get the same `bound`. If `pool` is None, the throttle keeps its pool;
+        without a limit it gets a new pool.
         """
         span = self._windows * self._window_s
         pool = SharedBucket() if bound is None else pool or self._pool

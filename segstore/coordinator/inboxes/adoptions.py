@@ -90,8 +90,8 @@ _FENCED = (InvalidProducerEpochError, TransactionalIdNotFoundError, InvalidTxnSt
 
 
 def _moves(error: Exception) -> bool:
-    """Return whether a retry may help. `error` is then a temporary failure of a disk or replica, the loss of
-    a leader, or an earlier transaction that is being completed.
+    """Return whether a retry may help. `error` is then a temporary failure of a disk, the loss of a leader,
+    or an earlier transaction that is being completed.
     """
     if isinstance(error, StorageError):  # an OSError of a staged file is no StorageError, and is not retried
         return passes(error) and error.errno not in NO_ROOM

@@ -111,9 +111,10 @@ class OffsetsCache:
         self, group: str, write: Callable[[OffsetsState, OffsetsWriter], T], checked: bool = True
     ) -> T:
         """Call `write` with the state of the group's partition and a writer of this partition, and return the
-        result of `write`. A missing topic is created. If `checked`, and a record of the group can't be
-        decoded, raise UnsupportedVersionError. If the outcome of `write` is unknown, the partition is loaded
-        again later, because its log may have records that memory lacks.
+        result of `write`. A missing topic is created. If `checked`, and the group has a record of a
+        newer version or of an unknown group protocol, raise UnsupportedVersionError. If the outcome of
+        `write` is unknown, the partition is loaded again later, because its log may have records that memory
+        lacks.
         """
         target = self._topic.writable(group)
         cached = self._partition(target.partition)

@@ -1,7 +1,7 @@
 """`DeadLetterQueue`: copies records that a share group can't process to the group's dead letter topic
 (KIP-1191; Kafka: ShareGroupDLQStateManager, ShareGroupDLQRecordFetcher).
 
-On disk: appends to the dead letter topic, and creates it if the group's settings allow that. A record's state
+On disk: appends to the dead letter topic, and creates it if the store's settings allow that. A record's state
 ARCHIVING is durable before its dead letter is appended, and ARCHIVED is written after the append. So a record
 is copied again, with the same headers, if a crash comes after the append and before ARCHIVED is durable.
 Threads: any thread calls `add`. The store's scheduler copies the dead letters of one share partition after

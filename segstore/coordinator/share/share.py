@@ -146,9 +146,9 @@ class ShareCoordinator:
         self, group: str, member: str, batches: Mapping[At, Sequence[AckBatch]]
     ) -> dict[At, SegstoreError | None]:
         """Apply a member's acknowledgements. Return a dict from each partition to its error, or to None once
-        its acknowledgements are durable. If one acknowledgement of a partition is invalid, only the renewals
-        before it are applied, and the partition's other acknowledgements are refused (rule Q31). The states
-        of all partitions are written together.
+        its acknowledgements are in the log. If one acknowledgement of a partition is invalid, only the
+        renewals before it are applied, and the partition's other acknowledgements are refused (rule Q31). The
+        states of all partitions are written together.
 
         Errors of a partition: InvalidRecordStateError and InvalidRequestError for an invalid
         acknowledgement; UnknownTopicOrPartitionError if the share partition is not in memory;

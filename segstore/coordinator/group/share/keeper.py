@@ -50,7 +50,8 @@ class ShareOutside(NamedTuple):
 
 class ShareKeeper:
     """The members of a share group and their sessions, which start when this object is made. The counter
-    `changes` grows with each change of the group; a member then asks for its assignment again.
+    `changes` grows with each change that members may have to see; a member then asks for its assignment
+    again.
     """
 
     def __init__(self, group: ShareGroup, outside: ShareOutside, now: float) -> None:
@@ -129,8 +130,8 @@ class ShareKeeper:
     # --- changes -----------------------------------------------------------------------------------
 
     def fence(self, member_ids: Collection[str]) -> None:
-        """Remove members. The records that these members have acquired become available when their
-        acquisition locks time out.
+        """Remove members. The acquisition locks of the records that these members have acquired are not
+        released; they time out.
         """
         if member_ids:
             draft = self._draft(self._outside.topics())

@@ -25,7 +25,7 @@ class Acquisition:
     `want` is the number of offsets to grant. In mode RECORD_LIMIT the grant never exceeds `want`; in mode
     BATCH_OPTIMIZED it may exceed `want` to include the whole of its last record batch. New offsets are
     grouped into pieces (Kafka: InFlightBatch). A piece ends at the end of the first record batch with which
-    it has at least `piece` offsets, or at a gap in the offsets.
+    it has at least `piece` offsets, or earlier, for example at a gap in the offsets.
     """
 
     __slots__ = (
