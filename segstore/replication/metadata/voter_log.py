@@ -79,8 +79,8 @@ class VoterLog:
         self._keeper = SnapshotKeeper(self.id, self.snapshots, self._replica, config, clock)
 
     def _go_on_from_snapshot(self) -> None:
-        """If a crash has left a log whose end is below the newest snapshot's end offset, empty the log, let
-        it begin at this end offset, and remove older snapshots (Kafka:
+        """If a crash has left a log whose `place` is below the newest snapshot's (epoch, end offset), empty
+        the log, let it begin at this end offset, and remove older snapshots (Kafka:
         KafkaMetadataLog.truncateToLatestSnapshot).
         """
         self.snapshots.forget_before(self.start_offset)
