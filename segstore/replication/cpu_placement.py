@@ -35,7 +35,7 @@ class CpuPlacement:
 
     def keep(self) -> None:
         """Move the calling thread to another processor if the count has reached the limit. The thread that
-        moves calls this method after each piece of work. If the process may use only one processor, the
+        moves calls this method between two pieces of work. If the process may use only one processor, the
         thread stays.
         """
         here = lib.seg_processor()

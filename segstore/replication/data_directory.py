@@ -331,8 +331,7 @@ class DataDirectory:
 
     def step(self, replica: LocalReplica) -> bool | None:
         """Fetch for a replica until it has all records, but at most ROUNDS times. Return True if the leader
-        may have more records, None if the leader can't answer yet, and False if the replica has all records
-        or is not in this directory any more.
+        may have more records, and None if the leader can't answer yet. In all other cases return False.
         """
         replica.asked = False
         if self.error is not None or self.replicas.get(replica.key) is not replica:

@@ -13,7 +13,7 @@ If all replicas have the whole log, their native tails are opened: an append is 
 writes to all replicas. Later `core` gets the new log end offset (`_catch_up`). There are two modes:
 
 - With threads, each directory's own thread opens and pauses the tails of that directory (`_offer`,
-  `open_by_threads`, `_recall`). This thread holds no lock except for `Tail.token`, the append token. Each
+  `open_by_threads`, `_recall`). Meanwhile it holds no lock except for `Tail.token`, the append token. Each
   directory's native thread writes batches to the followers in that directory, so no thread waits for the disk
   of another directory.
 - With the setting `inline`, the appending thread writes to all replicas. One thread opens the tails of all
@@ -80,8 +80,8 @@ class Links(Reads, Protocol):
         """Send a leader's proposal to the controller."""
 
     def appended(self, leader: LocalReplica) -> None:
-        """Ask the followers to fetch. If no in-sync follower fetches from the leader, ask the leader's
-        directory to call `settle_alone`.
+        """Ask the followers to fetch. If no follower is in sync, ask the leader's directory to call
+        `settle_alone`, too.
         """
 
     def shown(self, replica: LocalReplica) -> None:

@@ -195,8 +195,8 @@ class ObservedLog:
         times: tuple[int, int] | None = None,
     ) -> Records:
         """Return records as `PartitionLog.read` does, but with `until.offset` in place of this replica's high
-        watermark, which may be lower. The records below `until.offset` are committed: readers of another
-        replica have read them.
+        watermark, which may be lower. The records below `until.offset` are committed: another replica has
+        shown them to readers.
 
         Raises the errors of `PartitionLog.read`. Raises ReplicaOfflineError if the log does not have the
         records below `until` yet, and OffsetOutOfRangeError if the records at `offset` were deleted.

@@ -20,10 +20,10 @@ def place(partitions: int, replication_factor: int, live: Collection[int], start
     """Return the replicas of each of `partitions` new partitions, the preferred leader first. `live` are the
     ids of the online directories.
 
-    The preferred leaders are assigned to the directories round-robin, beginning at index `start`, which the
-    caller increases after each call. In each round over the directories, the followers of a leader are
-    shifted by one directory. So if a directory fails, the partitions that it led get new leaders in many
-    different directories. Raises InvalidReplicationFactorError.
+    The preferred leaders are assigned to the directories round-robin, beginning at index `start`. In each
+    round over the directories, the followers of a leader are shifted by one directory. So if a directory
+    fails, the partitions that it led get new leaders in many different directories. Raises
+    InvalidReplicationFactorError.
     """
     check_factor(replication_factor, live)
     ids = sorted(live)

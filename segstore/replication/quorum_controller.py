@@ -132,8 +132,8 @@ class QuorumController:
             self._refuse_rest()
 
     def _next(self) -> list[tuple[Event, Answer]]:
-        """Wait until an event is queued or a periodic event is due. Return all queued events, and the
-        periodic events that are due.
+        """Wait until an event is queued or a periodic event is due. Return the queued events, at most
+        MOST_EVENTS, and the periodic events that are due.
         """
         found: list[tuple[Event, Answer]] = []
         with suppress(Empty):

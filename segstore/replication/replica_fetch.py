@@ -195,7 +195,7 @@ class ReplicaFetch:
         self, role: Follower, leader: LeaderEndPoint, request: FetchRequest, answer: FetchAnswer
     ) -> LeaderRead | None:
         """Read the batches of a fetch answer. Return a function that reads the batches after them, None if
-        the answer has no batches. Called in the reading thread of the leader's directory.
+        no batches were read. Called in the reading thread of the leader's directory.
         """
         place = ReadAheadPosition(leader, request.current_leader_epoch, request.fetch_offset)
         found: Found = self._ahead.take(place)  # The batches may have been read ahead already.

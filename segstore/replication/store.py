@@ -218,7 +218,7 @@ class ReplicatedPartitionLog(PartitionLog):
     def await_committed(self) -> None:
         """Wait until readers can read all records that were committed before the current leader was elected
         (R38). After a crash the call waits until enough replicas are in sync again. Raises
-        OffsetNotAvailableError after COMMITTED seconds.
+        OffsetNotAvailableError after COMMITTED seconds, or at once if too few replicas are online.
         """
         self._committed_within(COMMITTED)
 

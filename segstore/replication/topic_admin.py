@@ -213,7 +213,7 @@ class ReplicatedTopicAdmin:
 
     def await_topic(self, name: str) -> TopicInfo | None:
         """Wait until an existing topic is published and all of its partitions have leaders. Return the topic,
-        None if it was deleted. Raises KafkaTimeoutError.
+        None if it was deleted or is not published in time. Raises KafkaTimeoutError.
         """
         controller = self._controller
         self._manager.news.until(

@@ -61,21 +61,21 @@ class SendfileCalls:
         self, source: SentFile, out: Any, segment: Any, start: int, offset: int, max_bytes: int
     ) -> bool:
         """Find the batches for a read in a `seg_segment *` (`seg_find_stretch`, segment.h). Return whether
-        there are any. `out` gets the position and the size of the batches.
+        there are any. `out`, a `seg_found *`, gets the positions at which the batches begin and end.
         """
         return bool(lib.seg_find_stretch(source.fd, segment, start, offset, max_bytes, out))
 
     def attributes(self, source: SentFile, position: int, end: int) -> int:
-        """Return the attributes of all batches from `position` to `end`, combined by bitwise or
-        (`seg_attributes`, batch.h). Raises OSError.
+        """Return the attributes of all batches from `position` to `end`, combined by bitwise or, with SEG_OLD
+        if a batch has magic 0 or 1 (`seg_attributes`, batch.h). Raises OSError.
         """
         result: int = lib.seg_attributes(source.fd, position, end)
         return checked(result, source)
 
     def exchange_fetch(self, sock: int, source: SentFile, exchange: Any, segment: Any, *ends: int) -> bool:
-        """Receive a request in C. If the request repeats the last fetch, answer it (`seg_exchange_fetch`,
-        exchange.h). Return whether the answer was sent. `ends` are the log start offset and the last stable
-        offset.
+        """Receive a request in C. If the request is like the last fetch, answer it (`seg_exchange_fetch`,
+        exchange.h). Return whether it was answered: `exchange` then has the number of sent bytes. `ends` are
+        the log start offset and the last stable offset.
         """
         return int(lib.seg_exchange_fetch(sock, exchange, source.fd, segment, *ends)) > 0
 
@@ -83,8 +83,9 @@ class SendfileCalls:
         self, sock: int, source: SentFile, exchange: Any, position: int, stop: int, ends: Any, number: int
     ) -> bool:
         """Answer a fetch request in C with the batches from `position` to `stop` (`seg_exchange_give`,
-        exchange.h). Return whether the answer was sent. `ends` points to the high watermark, the last stable
-        offset and the log start offset; `number` is the correlation id.
+        exchange.h). Return whether it was answered: `exchange` then has the number of sent bytes. `ends`
+        points to the high watermark, the last stable offset and the log start offset; `number` is the
+        correlation id.
         """
         return int(lib.seg_exchange_give(sock, exchange, source.fd, position, stop, ends, number)) > 0
 

@@ -24,8 +24,8 @@ class RemoteReplica:
     )
 
     def __init__(self, last_caught_up_ms: int | None) -> None:
-        """Called for each follower when a leader epoch begins. If the follower is in the ISR,
-        `last_caught_up_ms` is the time of the election. If the follower is not in the ISR,
+        """Make the state of a follower that has not fetched in the leader epoch. If the follower is in the
+        ISR, `last_caught_up_ms` is the time of the election. If the follower is not in the ISR,
         `last_caught_up_ms` is None (R18).
         """
         self.start_offset = self.end_offset = self.last_fetch_leader_end = UNKNOWN_OFFSET

@@ -16,7 +16,8 @@ def divergence(log: ReplicaLog, request: FetchRequest) -> EpochEnd | None:
     does not (R9; Kafka: Partition.readRecords, KIP-595).
 
     A follower with an empty log sends -1 as its last fetched epoch. Raises OffsetOutOfRangeError if the
-    leader does not know the epoch that was sent, or if the fetch offset is outside the leader's log.
+    leader does not know the epoch that was sent, if the fetch offset is below the leader's log, or if it is
+    above the leader's log and no epoch was sent.
     """
     epoch, offset = request.last_fetched_epoch, request.fetch_offset
     end = log.end_offset_for(epoch) if epoch >= 0 else EpochEnd(epoch, log.end_offset)

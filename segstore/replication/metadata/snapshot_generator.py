@@ -36,8 +36,8 @@ class SnapshotGenerator:
 
     def look(self, image: MetadataImage) -> None:
         """If a snapshot is due, begin to make a snapshot of the image. If none is due, remove old snapshots
-        if CLEANING seconds have passed since the last removal. All records that the image was made from must
-        be committed.
+        if CLEANING seconds have passed since the last snapshot or removal. All records that the image was
+        made from must be committed.
         """
         now = time.monotonic()
         if self._is_due(now) and not self._making:

@@ -3,8 +3,8 @@
 On disk are the partition `__cluster_metadata-0` in the voter's directory, and in it `quorum-state` and the
 snapshots. Either the log begins at offset 0, or its log start offset is not above the end offset of a
 snapshot: the log and the snapshot together have the whole metadata. Threads: after `start` only the copy's
-own thread writes to the log, and only the thread of its `SnapshotKeeper` writes snapshots. If the disk of a
-copy has failed, no thread writes to this copy again.
+own thread appends to the log, and only the thread of its `SnapshotKeeper` writes snapshots and removes the
+beginning of the log. If the disk of a copy has failed, no thread writes to this copy again.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class VoterLog:
         self._keeper = SnapshotKeeper(self.id, self.snapshots, self._replica, config, clock)
 
     def _go_on_from_snapshot(self) -> None:
-        """If a crash has left a log whose end is below the newest snapshot's end offset, empty the log, let
-        it begin at this end offset, and remove older snapshots (Kafka:
+        """If a crash has left a log whose `place` is below the newest snapshot's (epoch, end offset), empty
+        the log, let it begin at this end offset, and remove older snapshots (Kafka:
         KafkaMetadataLog.truncateToLatestSnapshot).
         """
         self.snapshots.forget_before(self.start_offset)

@@ -161,7 +161,8 @@ def decide(found: Sequence[FoundDirectory], witness: bool) -> VoterPlan:
     in the list, or is a copy of another directory. Raises QuorumLostError if a majority can't be opened, and
     StoreLockedError if the reason is that other processes have directories open. Raises InvalidArgumentError
     if the witness has replicas, if the witness or more than one directory has topics without replicas, or if
-    `found` lacks a voter. At the first open, raises the error of a directory that can't be read.
+    `found` lacks a voter. At the first open, raises the error of a directory that can't be read, and
+    StoreLockedError if a process has a directory open.
     """
     cluster_id = check_one_store(found)
     _check_order(found)

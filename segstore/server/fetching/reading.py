@@ -1,7 +1,7 @@
 """`look`: one read of the partitions of a fetch (Kafka: ReplicaManager.readFromLog, Partition.fetchRecords).
 
-On disk: reads only the headers of batches in log files. The kernel sends the records themselves, from
-stretches of files. Threads: the loop's thread.
+On disk: reads only the headers of batches in log files, because records are sent as stretches of files.
+Threads: the loop's thread.
 """
 
 from __future__ import annotations

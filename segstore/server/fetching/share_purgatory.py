@@ -137,7 +137,7 @@ class ShareWaits:
     def park(
         self, group: str, parked: ParkedShareFetch, glance: AcquirableState, is_sated: bool = False
     ) -> None:
-        """Make a fetch wait if it has acquired too few records. `glance` is the state that was read before
+        """Make a fetch wait that has acquired too few records. `glance` is the state that was read before
         the fetch tried to acquire records. `parked.complete` is called after a change of the state, or when
         the wait times out. Raises IllegalStateError if no thread can be started.
 

@@ -82,7 +82,7 @@ def _answer_known(
 
 def _to_encode(rows: PartitionRows, version: int, topics: list[TopicInfo]) -> int:
     """Return the number of partitions that count towards `_AT_ONCE`: partitions with cached rows don't count,
-    unless `topics` have more than `_KNOWN_AT_ONCE` partitions.
+    unless `topics` have at most `_AT_ONCE` or more than `_KNOWN_AT_ONCE` partitions.
     """
     count = sum([info.partitions for info in topics])
     # If there are fewer or more partitions than these limits, cached rows make no difference.

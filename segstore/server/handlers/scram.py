@@ -1,8 +1,8 @@
 """DescribeUserScramCredentials and AlterUserScramCredentials: the SCRAM credentials of users (KIP-554).
 
-Source: Kafka's ScramControlManager and ScramImage. Clients send salted passwords. The store derives keys from
-the passwords, and stores only these keys. Threads: handlers run in the loop's thread; a worker reads and
-writes credentials.
+Source: Kafka's ScramControlManager and ScramImage. Clients send salted passwords. The server derives keys
+from the passwords, and the store has only these keys. Threads: handlers run in the loop's thread; a worker
+reads and writes credentials.
 """
 
 from __future__ import annotations

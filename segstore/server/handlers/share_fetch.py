@@ -92,9 +92,9 @@ class _ShareFetch:
     # --- rounds --------------------------------------------------------------------------------
 
     def _go_on(self, acknowledgements: Acknowledgements, may_wait: bool, is_again: bool = False) -> Any:
-        """Make an attempt to answer. Return the answer, or LATER. An attempt in the loop's thread reads each
-        log at most once. If it finds no records, a worker makes the next attempt (`is_again`), which may read
-        more often.
+        """Make an attempt to answer. Return the answer, or LATER. If the attempt may wait, a worker makes it.
+        An attempt in the loop's thread reads each log at most once. If it finds no records, a worker makes
+        the next attempt (`is_again`), which may read more often.
         """
         if not self._is_current:
             return self._stale()

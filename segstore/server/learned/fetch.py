@@ -183,7 +183,7 @@ class LearnedFetch(LearnedRequest):
 
     def match(self, frame: memoryview) -> tuple[Any, ...] | None:
         """Return (named partition, (correlation id, session epoch, fetch offset)). Return None if the request
-        is similar to no learned request, or if it does not have the session's epoch. The named partition is
+        is similar to no learned request, or if it does not continue the session. The named partition is
         None if the request names no partition. The inner tuple lacks the session epoch if there is no
         session, and lacks the fetch offset if the request names no partition.
         """

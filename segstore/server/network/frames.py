@@ -42,7 +42,7 @@ class Frames:
         self._filled = 0
 
     def receive(self, sock: socket.socket | TlsWire, scratch: Scratch) -> int:
-        """Receive bytes by one recv(2). Return the number of bytes, 0 at the end of the stream. Called after
+        """Receive bytes once. Return the number of bytes, 0 at the end of the stream. Called after
         `take` has returned None. Raises OSError.
         """
         if self._own is not None:

@@ -38,8 +38,8 @@ def taken(sock: socket.socket) -> int:
 
 class Outgoing:
     """Unsent parts of answers, in order: bytes and file stretches. A stretch is released when it was sent, or
-    by `release`. Stretches of at most `segstore.server.request.SHORT` bytes are read into memory, and
-    released at once.
+    by `release`. If all stretches of an answer together have at most `segstore.server.request.SHORT` bytes,
+    they are read into memory, and released at once.
     """
 
     def __init__(self) -> None:

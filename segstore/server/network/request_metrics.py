@@ -27,8 +27,8 @@ class ApiMetrics:
 
     The C code counts in `counts`, a seg_counts at address `counts_at`: `received` and `sent` are numbers of
     bytes, including size fields, before encryption; `times` has the number of requests in each bucket of
-    BOUNDS; `seconds` is the sum of the request times. `errors` has the number of answers of each error code
-    except NONE. `tallies` has for each version of the API the function that counts the error codes of a
+    BOUNDS; `seconds` is the sum of the request times. `errors` has for each error code except NONE how often
+    answers had it. `tallies` has for each version of the API the function that counts the error codes of a
     response.
     """
 
@@ -47,7 +47,7 @@ class ApiMetrics:
         return list(self.counts.times)
 
     def add_error(self, code: int) -> None:
-        """Count one more answer with this error code."""
+        """Count this error code once more."""
         self.errors[code] = self.errors.get(code, 0) + 1
 
 
