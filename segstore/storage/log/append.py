@@ -1,11 +1,11 @@
 """Appends to a partition: records are checked against the topic's settings, encoded, and written.
 
 On the fast path one call of C appends a record (`append_short`; `_native/tail_append.c`) or a list of an
-application's records (`append_list`). `append_one` and `append_columns` append an application's other records;
-`append_record` and `append_batches` append a producer's other records. These functions encode and compress the
-records in Python; then C writes the batches (`_write_short`). If C answers `SLOW`, `Partition.put` takes the
-append token and writes the batches. `append_pieces` (in a file of its own) appends a producer's batches by one
-call of C. Threads: any.
+application's records (`append_list`). `append_one` and `append_columns` append an application's other
+records, `append_record` and `append_batches` a producer's. They encode and compress the records in Python;
+then C writes the batches (`_write_short`). If C answers `SLOW`, `Partition.put` takes the append token and
+writes the batches. `append_pieces` (in a file of its own) appends a producer's batches by one call of C.
+Threads: any.
 """
 
 from __future__ import annotations
