@@ -1,8 +1,8 @@
 """Acknowledgements: an append waits for replicas of its partition (R23; Kafka: ReplicaManager,
 DelayedProduce).
 
-Nothing is on disk. Threads: any. If the store has no replicas, and no standby in sync mode, a partition has no
-acknowledger, and its appends wait for no other log.
+Nothing is on disk. Threads: any. If a store has no replicas, and no standby in sync mode, its partitions have
+no acknowledger, and their appends wait for no other log.
 """
 
 from __future__ import annotations
