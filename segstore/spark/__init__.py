@@ -59,7 +59,8 @@ def prepare() -> str:
 
 def register(spark: SparkSession) -> None:
     """Register the data source "segstore" with a session, so that `format("segstore")` finds it. This is only
-    needed if the session's Python workers can't import `pyspark_segstore`.
+    needed if Spark does not find the module `pyspark_segstore` by itself, for example because the JVM's PATH
+    has no `sh`.
     """
     from pyspark_segstore import DefaultSource
 

@@ -51,8 +51,8 @@ class ArchivePlace:
             raise ConfigError(f"the archive {self}: {error}") from None
 
     def log(self, contents: LogContents) -> ArchivedLog:
-        """Open a log of the archive. The planner has found its contents, so the archive's state is not read.
-        The returned log reads ahead. Raises the errors of `open`.
+        """Open a log of the archive. The planner has found its contents, so the archive's state is read only
+        if one of their objects is gone. The returned log reads ahead. Raises the errors of `open`.
         """
         from segstore.archiving.archived_logs import open_log
 

@@ -129,9 +129,9 @@ class Gateway(NamedTuple):
 
 
 def start(master: str, conf: Mapping[str, Any], quick: bool, archive: str = "") -> SparkSession:
-    """Return the active SparkSession, or start a JVM and return a new session. `segstore.spark.session` calls
-    this, and describes the other arguments. If `archive` is not empty, it is the path to which the new JVM
-    writes a class archive when it exits.
+    """Return the active SparkSession, or a new one, for which a JVM is started if PySpark has none.
+    `segstore.spark.session` calls this, and describes the other arguments. If `archive` is not empty, it is
+    the path to which the new JVM writes a class archive when it exits.
     """
     settings = {spark_name(name): _text(value) for name, value in conf.items()}
     defaults = _LOCAL if master.startswith("local") else {}

@@ -291,7 +291,7 @@ class ReplicatedLogs:
         holding: OffsetAndEpoch | None = None,
     ) -> T:
         """Call `question` with the log of a replica, and return the result. `ReplicatedReader.ask` chooses
-        the replica; if `holding` is not None, the replica has all records below this position.
+        the replica, if possible one that has all records below the position `holding`.
         """
         return self._reader.ask(*partition, question, holding)
 

@@ -49,7 +49,7 @@ def _ignored(error: Exception) -> None:
 
 
 class OsErrors:
-    """A context manager: an OSError in its block becomes a StorageError with the same errno.
+    """A context manager: an OSError with an errno in its block becomes a StorageError with the same errno.
 
     This is a class, not a generator with `contextmanager`, because since Python 3.12 an OSError that passes
     such a generator gets into a reference cycle: a frame of contextlib in its traceback refers to the error.

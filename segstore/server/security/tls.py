@@ -1,7 +1,7 @@
 """The TLS context of a server, made from its settings, and the principal of a client's certificate.
 
 On disk: reads the files that the settings name, once. If the certificate and the key are given as texts, they
-are written to an in-memory file, because OpenSSL reads them only from files. Threads: any; no state.
+are written to an in-memory file, because Python's ssl reads them only from files. Threads: any; no state.
 """
 
 from __future__ import annotations

@@ -23,10 +23,10 @@ class FileRole(enum.Enum):
     commits determines the role; a file without such a parent has the role OTHER.
 
     A batch that runs again writes its state files again. Here the new files replace the old ones; HDFS would
-    refuse this, and Spark would silently use the old files. A file in `offsets` or `commits` is never
-    replaced. Spark first checks that no such file exists, and then renames a temporary file to its name.
-    These two steps are not atomic: if the rename could replace a file, two runs of one query could both
-    succeed.
+    refuse this, and Spark would silently use the old files. A RENAME without options never replaces a file in
+    `offsets` or `commits`. Spark first checks that no such file exists, and then renames a temporary file to
+    its name. These two steps are not atomic: if the rename could replace a file, two runs of one query could
+    both succeed.
     """
 
     STATE = "state"

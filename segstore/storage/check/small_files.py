@@ -30,8 +30,8 @@ from segstore.storage.meta.topics import TopicFiles, TopicInfo
 
 
 def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_rest: bool) -> Iterator[Finding]:
-    """Yield the findings on segstore's own small files. In a store in use, only an unreadable copy gets a
-    finding, because the writer may be about to write a missing or outdated copy. Raises OSError.
+    """Yield the findings on segstore's own small files. In a store in use, a copy gets a finding only if it
+    is unreadable, because the writer may be about to write a missing or outdated copy. Raises OSError.
     """
     for info in topics.values():
         if info.ours or info.lost is not None:

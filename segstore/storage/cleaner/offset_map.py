@@ -57,9 +57,9 @@ class OffsetMap:
         return checked(done)
 
     def keep(self, records: Records) -> tuple[NDArray[np.uint8], int]:
-        """Return (flag of each record, number of dropped records without a key). The flag is SEG_DROP if the
-        key has a later record, or the record has no key; SEG_LATEST if the record is the latest of its key;
-        SEG_KEEP if its offset is above `latest`, the last offset that the map covers.
+        """Return (flag of each record, number of dropped records without a key). The flag is SEG_KEEP if the
+        offset is above `latest`, the last offset that the map covers; else SEG_DROP if the key has a later
+        record, or the record has no key; else SEG_LATEST.
         """
         c, keyless = columns(records), ffi.new("int64_t *")
         keep: NDArray[np.uint8] = np.empty(max(c.n, 1), np.uint8)

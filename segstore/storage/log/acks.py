@@ -1,8 +1,8 @@
 """Acknowledgements: an append waits for replicas of its partition (R23; Kafka: ReplicaManager,
 DelayedProduce).
 
-Nothing is on disk. Threads: any. A partition with only one replica has no acknowledger, because there is no
-other replica to wait for.
+Nothing is on disk. Threads: any. If a store has no replicas, and no standby in sync mode, its partitions have
+no acknowledger, and their appends wait for no other log.
 """
 
 from __future__ import annotations

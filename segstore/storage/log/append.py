@@ -1,12 +1,11 @@
 """Appends to a partition: records are checked against the topic's settings, encoded, and written.
 
-On the fast path one call of C appends an application's record (`append_short`; `_native/tail_append.c`) or a
-list of its records (`append_list`). `append_one` and `append_columns` append an application's other records.
-They encode and compress the records in Python; then C writes the batches (`_write_short`). If C answers
-`SLOW`, `Partition.put` takes the append token and writes the batches.
-
-A producer's records are appended by `append_record`, `append_batches`, and `append_pieces` of
-`append_pieces.py`. Threads: any.
+On the fast path one call of C appends a record (`append_short`; `_native/tail_append.c`) or a list of an
+application's records (`append_list`). `append_one` and `append_columns` append an application's other
+records, `append_record` and `append_batches` a producer's. They encode and compress the records in Python;
+then C writes the batches (`_write_short`). If C answers `SLOW`, `Partition.put` takes the append token and
+writes the batches. `append_pieces` (in a file of its own) appends a producer's batches by one call of C.
+Threads: any.
 """
 
 from __future__ import annotations
@@ -115,8 +114,8 @@ def append_inline(partition: Partition, acks: Acks, n: int, write: Callable[[], 
     partition, or the log of a primary whose standby is in sync mode. Then wait, if `acks` asks for it, for
     the standby, or for a follower that lacks the records.
 
-    Return the first offset, or SLOW if nothing was appended because C can't append now. Raises StorageError,
-    and the errors of `Acknowledger`.
+    Return the first offset, or SLOW if nothing was appended. Raises StorageError, and the errors of
+    `Acknowledger`.
     """
     acknowledger, native = partition.acks, partition.tail.native
     if acknowledger is None:
@@ -200,8 +199,8 @@ def append_list(
     batch_bytes: int,
     expected: int | None = None,
 ) -> int:
-    """Append `n` small records, given in columns, by one call of C. Return the first offset, or SLOW in the
-    same cases as `append_short`.
+    """Append `n` small records, given in columns, by one call of C. Return the first offset,
+    `BEHIND - offset` or SLOW, as `append_short` does. Return SLOW, too, if the records are not small.
     """
     native = tail.native
     on_append, flush_left, clock = native.on_append, native.flush_left, native.clock
