@@ -62,7 +62,7 @@ def test_a_standby_that_is_behind_is_not_ready(tmp_path: Path, directory: Path) 
             assert standby.wait_caught_up(LIMIT)
             until(lambda: get(standby.http, "/readyz").status == 200)
             (followed,) = [e for e in standby._control.fetchers.logs.values() if e.topic == "a"]
-            followed.source.told(10**6, 0, 0)  # as an answer of a primary that has much more
+            followed.source.note_answer(10**6, 0, 0)  # as an answer of a primary that has much more
             got = until(lambda: got if (got := get(standby.http, "/readyz")).status == 503 else None)
             assert got.body == "more than 1 ms behind, or not caught up yet: a-0\n"
 

@@ -15,7 +15,7 @@ from stores import killed
 
 import segstore
 
-MOST = 974
+MOST = 976
 RECORDS = 100
 SHOWN = 25
 

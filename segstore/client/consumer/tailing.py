@@ -194,7 +194,7 @@ class Tailing:
             return False
         if not (self._follows_all() and self._fetcher.has_nothing and self._is_all_read(turns)):
             return False
-        self._until = now + min(self._coordination.wait_ms(), longest_sleep_ms(0)) / 1000
+        self._until = now + min(self._coordination.wait_ms(), _FIRST_SLEEP_MS) / 1000
         return last.read_up_to([state.end for _, state in turns if state.end is not None])
 
     @calls_out

@@ -316,9 +316,10 @@ def mirror_to(
     process may write there. `topics` has names, and regular expressions for whole names. If the target does
     not have a topic, the topic is created there, with the same partitions and settings as here, except for
     `flush.messages`, `flush.ms` and `message.timestamp.type`. An existing topic must be empty, or end with
-    records that were mirrored from this store. Keys, values, headers and timestamps stay the same. Leader epochs and producer ids are different at the target. `config` has
-    settings of the client, with the names that Kafka's clients use, and `sync.group.offsets.enabled`: if it
-    is true, committed offsets of groups are mirrored, too.
+    records that were mirrored from this store. Keys, values, headers and timestamps stay the same. Leader
+    epochs and producer ids are different at the target. `config` has settings of the client, with the names
+    that Kafka's clients use, and `sync.group.offsets.enabled`: if it is true, committed offsets of groups are
+    mirrored, too.
 
     A topic or partition that can't be mirrored with equal offsets is refused, and `MirrorTo.problems` has the
     reason: the topic is compacted, the log has transactions, the log begins above the target's log end
