@@ -106,7 +106,9 @@ class Archive(Running):
 
     @property
     def problems(self) -> dict[str, str]:
-        """Return {"TOPIC-PARTITION": reason} for each partition that can't be archived now."""
+        """Return {"TOPIC-PARTITION": reason} for each partition that can't be archived now. If the settings
+        of a topic can't be read, only its partition 0 is in the result.
+        """
         archiver = self._archiver
         found = {} if archiver is None else archiver.problems.copy()
         return {str(key): why for key, why in found.items()}

@@ -82,7 +82,9 @@ def without_secrets(text: str, uri: str) -> str:
 
 
 def _secrets(uri: str) -> set[str]:
-    """Return the values that `redacted` hides, each as in the URI, decoded, and percent-encoded."""
+    """Return the password and the values of the query that `redacted` hides, except single characters. Each
+    is returned as in the URI, decoded, and percent-encoded.
+    """
     if not is_uri(uri):
         return set()
     parts = _parts(uri)

@@ -292,9 +292,7 @@ class Archiver:
         return True
 
     def _before(self) -> int:
-        """Return the time (ms) of the last moment that was archived, or 0 if the archive has no
-        topics yet.
-        """
+        """Return the time (ms) of the last moment that was archived, or 0 if none was archived yet."""
         if self.carried is not None:
             return self.carried.time
         return self.state.time if self.state.topics else 0

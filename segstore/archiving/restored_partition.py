@@ -217,8 +217,8 @@ class RestoredPartition:
 
     @property
     def cleaned(self) -> int | None:
-        """Return the offset for the cleaner's checkpoint, or None if some restored segments are no longer in
-        the store's log.
+        """Return the offset for the cleaner's checkpoint, or None if the archive has none, or if some
+        restored segments are no longer in the store's log.
         """
         return self._archived.cleaned if self._are_newest else None
 

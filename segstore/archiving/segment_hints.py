@@ -43,7 +43,9 @@ class SegmentHints:
         self._times: dict[str, SealedTimeIndex] = {}
 
     def position(self, extent: Extent, offset: int) -> Hint | None:
-        """Return the last indexed batch that ends at or before an offset, or None if there is none."""
+        """Return the last indexed batch that ends at or before an offset, or None if there is none, or if the
+        extent is a piece or is at most SMALL bytes (its index is not read).
+        """
         if extent.segment is None or extent.length <= SMALL or offset <= extent.first:
             return None
         found = self._offset_index(extent).lookup(offset - extent.segment.base)

@@ -34,7 +34,7 @@ class ArchiveSettings:
 
     @property
     def interval(self) -> float:
-        """Return the seconds from the beginning of one `Archiver.tick` to that of the next."""
+        """Return `interval_ms` in seconds."""
         return self.interval_ms / 1000
 
     def has(self, topic: str) -> bool:

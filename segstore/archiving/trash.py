@@ -57,7 +57,7 @@ class Trash:
                 self._since.setdefault(name, time)
 
     def keep(self, of_ways: Collection[str]) -> None:
-        """Never delete the objects `of_ways`, which earlier histories need."""
+        """Until the next call, do not delete the objects `of_ways`, which earlier histories need."""
         self._of_ways = of_ways
         for name in self._since.keys() & set(of_ways):
             del self._since[name]

@@ -108,7 +108,7 @@ class SealedSegment(NamedTuple):
 
     @property
     def source(self) -> Source:
-        """Return inode, size and time of change of the segment's log file (`ArchivedSegment.source`)."""
+        """Return inode, size and modification time of the segment's log file (`ArchivedSegment.source`)."""
         return source_of(self.local.identity)
 
 

@@ -62,8 +62,8 @@ class Figure:
         return max(self.high - middle, middle - self.low) / abs(middle) if middle else 0.0
 
     def as_json(self) -> list[float]:
-        """Return the values of all runs. (The median and the interval are not stored: `of` computes them
-        again.)
+        """Return the values of all runs. (The median and the interval are not stored: they are computed
+        from these values.)
         """
         return list(self.runs)
 

@@ -75,8 +75,8 @@ def _of_files(file: ConfigFile, of_server: dict[str, Any]) -> list[Problem]:
 
 
 def _users_of(source: Any) -> Users:
-    """Return the users that the value of `sasl.users` names. Raises ConfigError if the file with the users
-    can't be read.
+    """Return the users that the value of `sasl.users` names. Raises ConfigError, which names the setting,
+    if the file with the users can't be read.
     """
     try:
         return users_of(source)

@@ -183,8 +183,8 @@ def _used(data: bytes, kind: type[SparseIndex]) -> int:
 
 
 def _behind(files: Files, path: str, kind: type[SparseIndex]) -> Iterator[DumpRow]:
-    """If there are bytes after the entries (preallocated zeros, or an incomplete entry), yield a row for
-    them.
+    """If there are bytes after the entries (preallocated zeros for two or more entries, or an incomplete
+    entry), yield a row for them.
     """
     data = files.read_file(path, LIMIT)
     used = _used(data, kind)

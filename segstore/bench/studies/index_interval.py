@@ -158,7 +158,7 @@ def findings(results: Results) -> list[ClaimFinding]:
 
 
 def size(results: Results, interval: int, figure: str) -> float:
-    """Return the size of the index files with one interval; `figure` names the unit."""
+    """Return the median size of the index files with one interval; `figure` names the unit."""
     return results.cell(**{KEY: interval}).figures[figure].median
 
 

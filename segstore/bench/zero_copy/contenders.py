@@ -66,7 +66,7 @@ class ExhibitFiles(Files):
 
     def why_not(self, method: str) -> str | None:
         """Return None if a method works on this system, else a text with the call that fails and its
-        error.
+        error, or NOT_BUILT.
         """
         if method not in _PROBES:
             return super().why_not(method)

@@ -149,8 +149,8 @@ class PlaceReading(Protocol):
         """
 
     def drain(self) -> Iterator[tuple[int, Batch]]:
-        """Yield (partition number, records) up to the end offset that each partition has now, one partition
-        after another.
+        """Yield (partition number, records), one partition after another, each up to the end offset that it
+        has when its first records are read.
         """
 
     def follow(self) -> Iterator[tuple[int, Batch]]:
