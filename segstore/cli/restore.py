@@ -36,8 +36,8 @@ def _at(
 
 
 def _end_offset(text: str) -> tuple[TopicPartition, int] | None:
-    """If the text is TOPIC:PARTITION:OFFSET, return (partition, offset). If the text is a time, return
-    None.
+    """If the text is TOPIC:PARTITION:OFFSET, return (partition, offset). For a time, and for any other text,
+    return None.
     """
     topic, _, rest = text.partition(":")
     number, _, offset = rest.partition(":")

@@ -145,7 +145,9 @@ def _placed(given: ServerOptions, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _listeners(listen: Sequence[str], advertise: Sequence[str]) -> dict[str, object]:
-    """Return the settings `listeners` and `advertised_listeners`. Raises InvalidArgumentError."""
+    """Return the setting `listeners` and, unless `advertise` is empty, `advertised_listeners`. Raises
+    InvalidArgumentError.
+    """
     if advertise and len(advertise) != len(listen):
         raise InvalidArgumentError(
             f"--advertise is given {len(advertise)} times, and --listen {len(listen)}: each has one, in order"

@@ -116,7 +116,9 @@ def parquet(result: Result, stream: BinaryIO) -> None:
 
 
 def groups(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Yield lists of batches. All batches of a list together are large enough for a row group."""
+    """Yield lists of batches. All batches of a list together are large enough for a row group, except perhaps
+    those of the last list.
+    """
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:

@@ -116,7 +116,9 @@ def _offset_info(part: PartitionState) -> SharePartitionOffsetInfo:
 
 
 def listed(name: str, given: object) -> list[str]:
-    """Return `given`, an iterable of names, as a list. Raises InvalidTypeError if it is a str or bytes."""
+    """Return `given`, an iterable of names, as a list. Raises InvalidTypeError if it is a str or bytes, or no
+    iterable.
+    """
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise InvalidTypeError(f"{name} must be a list of names, not {type(given).__name__}")
     return list(given)

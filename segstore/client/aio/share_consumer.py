@@ -128,15 +128,17 @@ class AsyncShareConsumer(InThread):
     def acknowledge(
         self, record: ConsumerRecord, type: AcknowledgeType = AcknowledgeType.ACCEPT, *others: object
     ) -> Noted:
-        """Store a record's acknowledgement for the next commit, as `ShareConsumer.acknowledge` does."""
+        """Store a record's acknowledgement, as `ShareConsumer.acknowledge` does. The next poll or commit
+        sends it.
+        """
         self._now(self._consumer.acknowledge, record, type, *others)
         return _NOTED
 
     def acknowledge_offset(
         self, topic: str, partition: int, offset: int, type: AcknowledgeType = AcknowledgeType.ACCEPT
     ) -> Noted:
-        """Store the acknowledgement of the record at `offset` for the next commit, as
-        `ShareConsumer.acknowledge_offset` does.
+        """Store the acknowledgement of the record at `offset`, as `ShareConsumer.acknowledge_offset` does.
+        The next poll or commit sends it.
         """
         self._now(self._consumer.acknowledge_offset, topic, partition, offset, type)
         return _NOTED

@@ -162,7 +162,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     @property
     def entered(self) -> bool:
-        """Return whether this thread is within a call of one of the consumer's public methods."""
+        """Return whether this thread is within a method of the consumer that holds this lock."""
         return bool(self._is_owned())
 
     def end(self, deadline: float, wake: Callable[[], None]) -> bool:

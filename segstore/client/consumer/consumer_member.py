@@ -205,7 +205,9 @@ class ConsumerSubscription(GroupSubscription):
         return SubscribedTopics(frozenset(subscription.topics or ()), "")
 
     def _join(self) -> bool:
-        """Give up the partitions of an earlier membership, call `on_partitions_lost`, then join the group."""
+        """Call `on_partitions_lost` if the member has partitions of an earlier membership, and give these up.
+        Then join the group.
+        """
         self._untaken = None
         self._give_up(list(self._subscription.states), "lost")
         if self._subscription.automatic:

@@ -269,7 +269,7 @@ class GroupSubscription(ABC):
             self.stale()
 
     def _forget(self) -> None:
-        """Reset the attributes of this membership, so that the next poll joins as a new member."""
+        """Reset the attributes that describe this membership, as if the member had never joined."""
         self._must_ask, self._ids, self._untaken = False, {}, None
 
     @property

@@ -74,9 +74,7 @@ class ClassicMembership(GroupMembership):
 
     @property
     def may_commit(self) -> bool:
-        """Return whether the member is in a generation, or has been in one and waits for the next
-        generation.
-        """
+        """Return whether the phase is IN, or is JOINING and the member still has its earlier generation."""
         return self.phase is MemberPhase.IN or (self.phase is MemberPhase.JOINING and self.generation >= 0)
 
     @property

@@ -60,7 +60,9 @@ class GroupMembership(ABC):
 
     @abstractmethod
     def out(self, error: Exception) -> None:
-        """Leave the generation, because the coordinator has answered with `error`."""
+        """Act on `error`, with which the coordinator has answered. After most errors the member has no
+        generation.
+        """
 
     @abstractmethod
     def leave(self) -> None:

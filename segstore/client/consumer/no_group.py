@@ -105,7 +105,9 @@ class Coordination(Protocol):
         """Return the ms until the consumer must call `poll` again, unless something is published before."""
 
     def stale(self) -> None:
-        """Make the next `poll` read the list of topics, because a partition has proved to be deleted."""
+        """Make the next `poll` read the list of topics. Called if a partition has proved to be deleted, or if
+        the subscription changes.
+        """
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offset of each of the `partitions` that has one."""

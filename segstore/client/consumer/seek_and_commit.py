@@ -200,7 +200,7 @@ class Seeking(Parts):
     @alone
     def highwater(self, partition: TopicPartition) -> int:
         """Return the high watermark of an assigned partition: the offset after the last record that consumers
-        may read.
+        with read_uncommitted may read.
         """
         self._subscription.state(partition)
         return self._lookups.log(topic_partition(partition)).high_watermark

@@ -418,7 +418,7 @@ class Accumulator:
             return self._ended
 
     def abort(self, error: BaseException) -> None:
-        """Fail, with `error`, all records that `drain` has not returned yet."""
+        """Fail, with `error`, all records except those of batches that the sender is sending."""
         self._abortion = error
         try:
             self._take_all()

@@ -281,8 +281,8 @@ class ProducerStamps:
         return batch.size + MAX_RECORD_OVERHEAD * batch.n + HEADER_SIZE < most // 6 * 5
 
     def given_up(self, batch: ProducerBatch) -> None:
-        """Called after this batch has failed for good. If the log may have the batch, later batches get a new
-        epoch.
+        """Called after this batch has failed for good. If the log may have the batch, and the producer is not
+        transactional, the partition's later batches get a new epoch.
         """
         if self._sequences is not None and batch.stamp is not None:
             self._sequences.lost(batch)

@@ -325,8 +325,8 @@ class Transactions:
         return answer(end, self._accumulator.after_all)
 
     def _commit(self) -> Identity | None:
-        """Commit, and return (producer id, epoch) of the next transaction. Return None if only an abort is
-        allowed.
+        """Commit, and return (producer id, epoch) of the next transaction. Return None if the transaction has
+        failed, or the producer was fenced.
         """
         return None if self._fatal or self._failed else self._end(commit=True)
 

@@ -113,7 +113,9 @@ class Acknowledgements:
     def hold(
         self, tp: TopicPartition, at: At, offset: int, record: ConsumerRecord | None, until: float
     ) -> HeldRecords:
-        """Add one record to `held`, because the application gets it. Return the partition's HeldRecords."""
+        """Add one record to `held`, and return the partition's HeldRecords. `record` is None if the record
+        could not be deserialized.
+        """
         held = self.held.get(tp)
         if held is None or held.at != at:
             held = self.held[tp] = HeldRecords(at, {}, until)

@@ -71,7 +71,7 @@ class Joining:
     that a new member asks for, or "" if the group chooses the id. If two requests have the same `new_id`,
     both are from one member, which has not got the first answer.
 
-    A member that has a `pulse` sends no heartbeats: the coordinator checks the pulse instead. The longest
+    A member that has a `pulse` need not send heartbeats: the coordinator checks the pulse. The longest
     `rebalance_timeout_ms` of all members is the longest time that a rebalance waits. If this member is the
     first of an empty group, the rebalance waits `initial_delay_ms` for more members; None means the store's
     setting. If `needs_member_id`, the answer to a new dynamic member is only an id, and the member must join
@@ -227,7 +227,7 @@ class ClassicGroupMember:
 
     @property
     def has_pulse(self) -> bool:
-        """Return whether the member has a `Pulse`. A member with a `Pulse` sends no heartbeats."""
+        """Return whether the member has a `Pulse`. If so, it need not send heartbeats."""
         return self._pulse is not None
 
     def beat(self, now: float) -> None:
