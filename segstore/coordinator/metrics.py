@@ -78,13 +78,13 @@ class Sensor:
 
     @property
     def rate(self) -> float:
-        """Return the sum of the recent values, divided by the duration of their windows in seconds."""
+        """Return the sum of the recent values per second (of `_seconds`)."""
         recent = self._recent()
         return sum(window.total for window in recent) / self._seconds(recent)
 
     @property
     def count_rate(self) -> float:
-        """Return the number of recent values, divided by the duration of their windows in seconds."""
+        """Return the number of recent values per second (of `_seconds`)."""
         recent = self._recent()
         return sum(window.count for window in recent) / self._seconds(recent)
 

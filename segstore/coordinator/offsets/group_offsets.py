@@ -312,7 +312,7 @@ class GroupOffsets(OffsetsCleanup):
         return self._look_up(self.partition_for(group), look)
 
     def pending(self, group: str) -> set[TopicPartition]:
-        """Return the partitions for which an open transaction will commit offsets of the group (Kafka:
+        """Return the partitions for which an open transaction has sent offsets of the group (Kafka:
         unstable offsets).
         """
         return self._look_up(self.partition_for(group), lambda state: state.pending_of(group))

@@ -43,7 +43,9 @@ class ShareRecords(OffsetsCache):
         return self._look_up(self.partition_for(group_id), lambda state: group_id in state.names())
 
     def write_share(self, group_id: str, changes: Iterable[ShareChange]) -> None:
-        """Write records of a share group as one batch. Raises the errors of `GroupOffsets.commit`."""
+        """Write records of a share group as one batch, all or none. Raises the errors of
+        `GroupOffsets.commit`.
+        """
         group, records = check_group(group_id), list(changes)
 
         def write(state: OffsetsState, writer: OffsetsWriter) -> None:

@@ -115,7 +115,7 @@ class OffsetsState:
         return group_state
 
     def pending_of(self, group: str) -> set[TopicPartition]:
-        """Return the partitions for which an open transaction will commit offsets of the group."""
+        """Return the partitions for which an open transaction has sent offsets of the group."""
         return {tp for keys in list(self.pending.values()) for name, tp in keys if name == group}
 
     # --- records -----------------------------------------------------------------------------

@@ -204,7 +204,9 @@ class ShareCoordinator:
         self._leaders.fence_group(group)
 
     def drop_idle(self) -> None:
-        """Drop idle share partitions, which have no locks, from memory. The scheduler calls this often."""
+        """Drop idle share partitions, which have no locks, from memory. The scheduler calls this every
+        IDLE_MS.
+        """
         self._leaders.drop_idle()
 
     def _topic_deleted(self, _: Store, topic: str, topic_id: str) -> None:
@@ -245,7 +247,7 @@ class ShareCoordinator:
             self._effects.expire(leaders)
 
     def _change(self, leaders: Iterable[ShareLeader], event: Event) -> None:
-        """Call `event` for each share partition, and carry out the outcomes; errors of writes are logged."""
+        """Call `event` for each share partition, and carry out the outcomes; write errors are not raised."""
         turn = ShareTurn()
         try:
             for leader in leaders:

@@ -34,7 +34,7 @@ log = Logger("segstore")
 
 
 class MarkerWriter:
-    """Writes the markers of transactions in PrepareCommit or PrepareAbort."""
+    """Writes the markers of transactions: those in PrepareCommit or PrepareAbort, and lost ones (`Lost`)."""
 
     def __init__(self, store: Store, state_log: TransactionStateLog) -> None:
         self._store, self._state_log = store, state_log
@@ -117,7 +117,9 @@ class MarkerWriter:
         return None if unusable else frozenset(begins)
 
     def durable(self, partitions: Collection[TopicPartition]) -> bool:
-        """Return whether any partition has flush.messages=1, and therefore syncs its marker at once."""
+        """Return whether any partition has flush.messages=1, and therefore syncs its marker at once: the
+        state PrepareCommit must then be synced first.
+        """
         return any(
             each.partition_for_write().config.flush_messages == 1 for each in self._logs(partitions, [])
         )

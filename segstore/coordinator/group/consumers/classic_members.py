@@ -177,8 +177,8 @@ class ClassicMembers(Keeper):
             raise self._must_join(member, now)
 
     def _must_join(self, member: ConsumerMember, now: float) -> RebalanceInProgressError:
-        """Set the deadline until which the member has to join again, and return the error that asks the
-        member to do so.
+        """Set the deadline until which the member has to join again, unless this deadline is already set.
+        Return the error that asks the member to do so.
         """
         timeout = member.subscription.rebalance_timeout_ms
         self._sessions.begin(member.member_id, Wait.JOIN, now + timeout)

@@ -150,8 +150,8 @@ class ConsumerMembership(ClassicMembers):
             )
 
     def _requester(self, request: ConsumerHeartbeat, draft: GroupDraft) -> ConsumerMember:
-        """Return the member in its state before the heartbeat, or a new member if the group has no such
-        member.
+        """Return the member in its state before the heartbeat. If it joins, and the group has no such member,
+        return a new member.
         """
         member_id = request.member_id or str(uuid.uuid4())
         if request.instance_id is not None:

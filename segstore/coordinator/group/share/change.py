@@ -92,7 +92,7 @@ class ShareDraft:
         return any(numbers - assigned.get(each, set()) for each, numbers in there.items() if each in wanted)
 
     def fence(self, member_ids: Collection[str]) -> None:
-        """Remove members, and raise the group epoch; a later request assigns the group anew."""
+        """Remove members, and raise the group epoch; the group is assigned anew later."""
         for member_id in member_ids:
             for kind in (ShareKind.CURRENT, ShareKind.TARGET, ShareKind.MEMBER):
                 self.changes.append((ShareRecordKey(kind, member_id), None))

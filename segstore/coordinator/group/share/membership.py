@@ -50,8 +50,8 @@ class ShareMembership(ShareStates):
         )
 
     def _requester(self, request: ShareHeartbeat) -> ShareMember:
-        """Return the member in its state before the heartbeat, or a new member if the group has no such
-        member.
+        """Return the member in its state before the heartbeat. If it joins, and the group has no such member,
+        return a new member.
         """
         members, member_id = self.group.members, request.member_id
         if request.epoch != JOIN_EPOCH:

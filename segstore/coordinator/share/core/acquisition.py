@@ -83,15 +83,17 @@ class Acquisition:
         return last if has_room else min(last, flight.next_new - 1)
 
     def _vanished(self, first: int, last: int) -> None:
-        """Archive the offsets from `first` to `last`, because no batch of the log has them any more (rule
-        Q22).
+        """Archive the offsets from `first` to `last` that are Available or in no run, because no batch of the
+        log has them any more (rule Q22).
         """
         if first <= last:
             self._close()
             self._flight.archive_unread(first, last)
 
     def _archive(self, aborted: Sequence[OffsetRange], first: int, last: int) -> None:
-        """Archive the offsets from `first` to `last` that belong to aborted transactions (rule Q44)."""
+        """Archive the offsets from `first` to `last` that belong to aborted transactions, and are Available
+        or in no run (rule Q44).
+        """
         for each in aborted:
             if each.first <= last and each.last >= first:
                 self._close()
@@ -148,7 +150,7 @@ class Acquisition:
         self._taken += last - first + 1
 
     def _end_of_batch(self) -> None:
-        """Close the open piece at the end of a record batch if the piece has `_size` offsets (rule Q19)."""
+        """Close the open piece at the end of a record batch if it has at least `_size` offsets (rule Q19)."""
         if self._open is not None and self._open.last - self._open.first + 1 >= self._size:
             self._close()
 

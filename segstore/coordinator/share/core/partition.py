@@ -372,7 +372,9 @@ class SharePartition:
         self._flight.begin(run, state, write.token)
 
     def _run_out(self, over: Sequence[StateRun], limits: Limits) -> Outcome:
-        """Release runs whose locks have expired. The outcome has the write, and whether to wake fetches."""
+        """Release runs whose locks have expired, in memory before the write. The outcome has the write, and
+        whether to wake fetches.
+        """
         write = self._new_write(stands=True)
         freed = False
         for run in over:
