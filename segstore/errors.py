@@ -252,7 +252,9 @@ class UnknownTopicOrPartitionError(RetriableError):
 
 
 class RecordTooLargeError(InvalidArgumentError):
-    """A record, or the batch that it makes, is larger than `max.message.bytes` or `segment.bytes`."""
+    """A record, or the batch that it makes, is larger than a limit, such as `max.message.bytes` or
+    `segment.bytes`.
+    """
 
 
 class RecordBatchTooLargeError(RecordTooLargeError):
@@ -416,7 +418,7 @@ class UnsupportedFormatError(SegstoreError):
 
 
 class UnequalOffsetsError(SegstoreError):
-    """Records would get other offsets in a mirror's target than they have in this store."""
+    """A mirror's target has, or would get, other records than this store at the same offsets."""
 
 
 class StorageError(SegstoreError, OSError):
@@ -531,7 +533,7 @@ class ForkedError(SegstoreError):
 
 
 class KafkaTimeoutError(RetriableError, TimeoutError):
-    """A call did not complete within its timeout (Kafka: TimeoutException)."""
+    """A call, or the delivery of a record, did not complete within its timeout (Kafka: TimeoutException)."""
 
 
 class BufferExhaustedError(KafkaTimeoutError):
@@ -547,7 +549,7 @@ class ClientClosedError(IllegalStateError):
 
 
 class ConcurrentModificationError(IllegalStateError):
-    """Two threads use one consumer at the same time. Only one thread may use a consumer."""
+    """Two threads use one consumer at the same time. Only one thread at a time may use a consumer."""
 
 
 class ReentrantCallError(IllegalStateError):
@@ -839,7 +841,9 @@ class NoSoundReplicaError(SegstoreError):
 
 
 class StaleDirectoryError(SegstoreError):
-    """A directory belongs to another replicated store or cluster, or has another number in this store."""
+    """A directory does not fit its store or source. For example, it belongs to another replicated store or
+    cluster, or has another number in this store.
+    """
 
 
 class NotControllerError(RetriableError):
@@ -877,7 +881,9 @@ class StaleBrokerEpochError(SegstoreError):
 
 
 class DuplicateBrokerRegistrationError(SegstoreError):
-    """A broker id is in use, because an earlier process with this id still has a valid session."""
+    """A broker id is in use, because an earlier process with this id still has a valid session, or another
+    directory is registered as the standby.
+    """
 
 
 class ElectionNotNeededError(RetriableError):
