@@ -248,7 +248,7 @@ class TopicMismatchError(TopicAlreadyExistsError):
 
 
 class UnknownTopicOrPartitionError(RetriableError):
-    """The topic or partition does not exist; the message lists the existing topics or partitions."""
+    """The topic or partition does not exist. The message often lists the existing topics or partitions."""
 
 
 class RecordTooLargeError(InvalidArgumentError):
@@ -823,7 +823,9 @@ class ReplicaOfflineError(RetriableError):
 
 
 class QuorumLostError(SegstoreError):
-    """No majority of a replicated store's directories is writable, so the store's metadata can't change."""
+    """Too few directories of a replicated store can be written or read, or an append of its metadata was
+    interrupted. So the store's metadata can't change.
+    """
 
 
 class NoSoundReplicaError(SegstoreError):
@@ -954,7 +956,9 @@ class DataLossError(SegstoreError):
 
 
 class ArchiveError(SegstoreError):
-    """An archive can't be reached, does not exist, or lacks a requested object. The message says which."""
+    """An archive can't be reached, does not exist, lacks a requested object, or can't do what was asked. The
+    message says which.
+    """
 
 
 class CorruptArchiveError(ArchiveError):
