@@ -248,11 +248,13 @@ class TopicMismatchError(TopicAlreadyExistsError):
 
 
 class UnknownTopicOrPartitionError(RetriableError):
-    """The topic or partition does not exist; the message lists the existing topics or partitions."""
+    """The topic or partition does not exist. The message often lists the existing topics or partitions."""
 
 
 class RecordTooLargeError(InvalidArgumentError):
-    """A record, or the batch that it makes, is larger than `max.message.bytes` or `segment.bytes`."""
+    """A record, or the batch that it makes, is larger than a limit, such as `max.message.bytes` or
+    `segment.bytes`.
+    """
 
 
 class RecordBatchTooLargeError(RecordTooLargeError):
@@ -416,7 +418,7 @@ class UnsupportedFormatError(SegstoreError):
 
 
 class UnequalOffsetsError(SegstoreError):
-    """Records would get other offsets in a mirror's target than they have in this store."""
+    """A mirror's target has, or would get, other records than this store at the same offsets."""
 
 
 class StorageError(SegstoreError, OSError):
@@ -531,7 +533,7 @@ class ForkedError(SegstoreError):
 
 
 class KafkaTimeoutError(RetriableError, TimeoutError):
-    """A call did not complete within its timeout (Kafka: TimeoutException)."""
+    """A call, or the delivery of a record, did not complete within its timeout (Kafka: TimeoutException)."""
 
 
 class BufferExhaustedError(KafkaTimeoutError):
@@ -547,7 +549,7 @@ class ClientClosedError(IllegalStateError):
 
 
 class ConcurrentModificationError(IllegalStateError):
-    """Two threads use one consumer at the same time. Only one thread may use a consumer."""
+    """Two threads use one consumer at the same time. Only one thread at a time may use a consumer."""
 
 
 class ReentrantCallError(IllegalStateError):
@@ -821,7 +823,9 @@ class ReplicaOfflineError(RetriableError):
 
 
 class QuorumLostError(SegstoreError):
-    """No majority of a replicated store's directories is writable, so the store's metadata can't change."""
+    """Too few directories of a replicated store can be written or read, or an append of its metadata was
+    interrupted. So the store's metadata can't change.
+    """
 
 
 class NoSoundReplicaError(SegstoreError):
@@ -839,7 +843,9 @@ class NoSoundReplicaError(SegstoreError):
 
 
 class StaleDirectoryError(SegstoreError):
-    """A directory belongs to another replicated store or cluster, or has another number in this store."""
+    """A directory does not fit its store or source. For example, it belongs to another replicated store or
+    cluster, or has another number in this store.
+    """
 
 
 class NotControllerError(RetriableError):
@@ -877,7 +883,9 @@ class StaleBrokerEpochError(SegstoreError):
 
 
 class DuplicateBrokerRegistrationError(SegstoreError):
-    """A broker id is in use, because an earlier process with this id still has a valid session."""
+    """A broker id is in use, because an earlier process with this id still has a valid session, or another
+    directory is registered as the standby.
+    """
 
 
 class ElectionNotNeededError(RetriableError):
@@ -948,7 +956,9 @@ class DataLossError(SegstoreError):
 
 
 class ArchiveError(SegstoreError):
-    """An archive can't be reached, does not exist, or lacks a requested object. The message says which."""
+    """An archive can't be reached, does not exist, lacks a requested object, or can't do what was asked. The
+    message says which.
+    """
 
 
 class CorruptArchiveError(ArchiveError):

@@ -276,7 +276,9 @@ class Directories:
             handle.close()
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file; a file at `target` is replaced atomically. Raises OSError, like rename(2)."""
+        """Rename a file or directory; a file at `target` is replaced atomically. Raises OSError, like
+        rename(2).
+        """
         os.rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:

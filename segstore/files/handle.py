@@ -92,7 +92,7 @@ def failed(code: int, path: Path) -> OSError:
 
 def named(error: OSError, path: str) -> OSError:
     """Return an OSError with the same errno and the path, because errors of calls on descriptors have no
-    path.
+    path. An error without errno is returned as it is.
     """
     # An error without a number comes from a signal handler, not from the disk.
     number = error.errno

@@ -24,7 +24,7 @@ class NativeWrite:
     c: Any = ffi.NULL
 
     def raised(self) -> BaseException | None:
-        """Return the exception of the last failed call, or None, and forget the exception. C knows only its
+        """Return the exception of the last failed call, or None, and forget the exception. C knows only an
         errno.
         """
         return None

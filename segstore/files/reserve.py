@@ -213,8 +213,8 @@ class Reserve:
                 self._files.unlink(path + LOOK)
 
     def give(self, need: int) -> bool:
-        """Free `need` + PIECE bytes, or fewer if the reserve has fewer. Return False if nothing was freed,
-        else True.
+        """Free `need` + PIECE bytes, rounded up to whole pieces, or fewer if the reserve has fewer. Return
+        False if nothing was freed, else True.
         """
         self._is_whole = False
         to_free = need + PIECE

@@ -103,8 +103,8 @@ class Nodes:
         return sorted(self._names.get(path, ()), key=str.encode)
 
     def walk(self, path: str) -> Iterator[tuple[str, Node]]:
-        """Yield (path, node) of the node at `path` and all nodes below it, a directory before its
-        contents.
+        """Yield (path, node) of the node at `path` and all nodes below it, a directory before its contents,
+        and the contents in the order of `names`.
         """
         node = self._at.get(path)
         if node is not None:

@@ -49,7 +49,7 @@ def store_families(store: Store) -> list[Family]:
 
 
 def _groups(store: Store) -> list[GroupDescription]:
-    """Return the groups of a store. If the store is open for reading, return an empty list."""
+    """Return the groups of a store. In a reader or guest of the store, return an empty list."""
     if not store.keeps:
         # A store that is open for reading has no coordinator, so each scrape would read all committed
         # offsets.

@@ -124,7 +124,7 @@ def bound(codec: int, size: int, limit: int = MAX_PLAIN) -> int:
 
 
 def guess(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> int:
-    """Return the number of bytes that `data` probably has after decompression, never more than `bound`
+    """Return a number of bytes that is probably enough for the decompressed `data`, never more than `bound`
     returns.
     """
     size = len(data)

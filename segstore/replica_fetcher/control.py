@@ -143,7 +143,7 @@ class Control:
         return 0.0
 
     def _begin_round(self) -> None:
-        """Do a subclass's work before a metadata request. Raises the errors of `Cluster.ask`."""
+        """Do a subclass's work before a metadata request. Raises OSError, and the errors of `Cluster.ask`."""
 
     def _end_round(self) -> None:
         """Do a subclass's work after a metadata answer was applied. Raises StorageError, and the errors of

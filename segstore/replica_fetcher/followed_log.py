@@ -98,8 +98,8 @@ class FollowedLog:
         return f"{self.topic}-{self.partition}"
 
     def follow(self, led: LeaderAndEpoch) -> None:
-        """Set the leader. If the leader epoch of `led` is lower than before, ignore `led`: it comes from
-        outdated metadata.
+        """Set the leader. If the leader epoch of `led` is known and lower than before, ignore `led`: it
+        comes from outdated metadata.
         """
         if led.leader_epoch >= self.led.leader_epoch or led.leader_epoch < 0:
             self.is_compared = self.is_compared and led == self.led

@@ -93,8 +93,8 @@ class OutboundSender(BrokerThread):
             self._closing.open()
 
     def _send(self, connection: BrokerConnection, logs: Sequence[SentLog]) -> None:
-        """Send the next batch of each log. If there is none, wait for new records, but for `_NEWS_MS` at
-        most.
+        """Send the next batches, at most one of each log. If there is none, wait for new records, but for
+        `_NEWS_MS` at most.
         """
         seen = self._store.publications
         now = time.monotonic()
