@@ -343,8 +343,8 @@ class DataDirectory:
         return True
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
-        """Call `work`, which appends records to a replica. Fetch for the replica again, unless `work` returns
-        None.
+        """Call `work`, for example an append of records that a reading thread has read. Fetch for the replica
+        again, unless `work` returns None.
         """
         if self.error is None and self.replicas.get(replica.key) is replica:
             self._thread.fetch(replica, lambda: None if work() is None else self.step(replica))
@@ -386,7 +386,7 @@ class DataDirectory:
             log.warning("%r: %s", self, text)
 
     def checkpoint(self) -> None:
-        """Write the checkpoint files that have changed, beginning with the high watermarks (R36)."""
+        """Write the checkpoint files that have changed, among them the high watermarks (R36)."""
         if self.error is None:
             self.writer.partitions.checkpoint()
 
