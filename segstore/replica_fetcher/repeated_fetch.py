@@ -117,7 +117,7 @@ class RepeatedFetch:
 
     def take_piece(self, brought: Brought) -> bool:
         """Append a piece of an answer's records with `FollowedLog.take_piece`. Return whether it was
-        appended.
+        appended. Raises the errors of `FollowedLog.take`.
         """
         return self.followed.take_piece(self._led, brought)
 

@@ -21,8 +21,8 @@ _OF_TOPIC = 1
 
 
 class TopicConfigs:
-    """Reads settings of topics. If this client has no right to read the settings of a topic, a warning is
-    logged once.
+    """Reads settings of topics. If the source refuses the settings of a topic, for example because this
+    client has no right to read them, a warning is logged once for the topic.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -30,8 +30,8 @@ class TopicConfigs:
         self._warned: set[str] = set()
 
     def of(self, topics: Iterable[str]) -> dict[str, TopicConfig]:
-        """Return {topic: its settings, without those that segstore does not have}. If this client has no
-        right to read the settings of a topic, the topic is left out. Raises the errors of `Cluster.ask`.
+        """Return {topic: its settings, without those that segstore does not have}. If the source
+        refuses the settings of a topic, the topic is left out. Raises the errors of `Cluster.ask`.
         """
         kind = structs("DescribeConfigsRequest").DescribeConfigsResource
         asked = [kind(resource_type=_TOPIC, resource_name=name, configuration_keys=None) for name in topics]

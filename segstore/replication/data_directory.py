@@ -343,8 +343,8 @@ class DataDirectory:
         return True
 
     def resume(self, replica: LocalReplica, work: Callable[[], bool | None]) -> None:
-        """Call `work`, which appends records to a replica. Fetch for the replica again, unless `work` returns
-        None.
+        """Call `work`, for example an append of records that a reading thread has read. Fetch for the replica
+        again, unless `work` returns None.
         """
         if self.error is None and self.replicas.get(replica.key) is replica:
             self._thread.fetch(replica, lambda: None if work() is None else self.step(replica))
@@ -386,13 +386,13 @@ class DataDirectory:
             log.warning("%r: %s", self, text)
 
     def checkpoint(self) -> None:
-        """Write the checkpoint files that have changed, beginning with the high watermarks (R36)."""
+        """Write the checkpoint files that have changed, among them the high watermarks (R36)."""
         if self.error is None:
             self.writer.partitions.checkpoint()
 
     def beat(self) -> None:
         """Check that the directory is still at its path, and report to the controller that it is. Raises
-        StorageError.
+        StorageError, OSError.
         """
         if self.error is None:
             self.check()
@@ -440,7 +440,7 @@ class ReadThread:
         Background(self._run, f"segstore-reader-{self._broker}").start()
 
     def post(self, read: LeaderRead) -> None:
-        """Queue a read. Called in the thread that appends the batches that are read."""
+        """Queue a read, or the sync of a log. Called in the thread of the follower's directory."""
         self._separation.note_other()
         self._asked.put(read)
 
@@ -566,7 +566,7 @@ class Fetching:
         self._directory.beat()
 
     def _last_round(self) -> None:
-        """Fetch once more for followers that have all records, so that they get the newest high watermark."""
+        """Fetch once more for idle followers, so that they get the newest high watermark."""
         again, self._once_more = self._once_more, {}
         for replica in again:
             self._guarded(partial(self._directory.step, replica))

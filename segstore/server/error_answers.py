@@ -82,8 +82,8 @@ class _Errors:
                     yield from self._elements(kind, *inner)
 
     def _copy(self, made: Struct, kind: str, source: Struct, source_kind: str) -> bool:
-        """Copy into `made` the fields that identify a topic, partition or group; return whether the request
-        has such a field.
+        """Copy into `made` the fields that identify a topic, partition or group; return whether a field
+        was copied.
         """
         there = {f.name: f for f in self._fields(self.asked, source_kind)}
         found = False

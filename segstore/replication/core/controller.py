@@ -66,7 +66,7 @@ class Controller:
         return made
 
     def apply(self, record: Record) -> None:
-        """Apply a durable record. Called when the store is opened, for each record of the metadata log."""
+        """Apply a record to this state. The record becomes durable after that."""
         if isinstance(record, BrokerRecord):
             self.cluster.brokers[record.broker] = record.registration
         else:

@@ -101,7 +101,9 @@ class PartitionChange:
         return tuple(sorted(candidates - {*self.isr} - {*self.unclean_shutdown}))
 
     def _last_known(self, leader: int, isr: Replicas) -> Replicas:
-        """Return (last known leader,) if there is no leader, else () (Kafka: maybeUpdateLastKnownLeader)."""
+        """Return the new `last_known_elr`: the last known leader if the ELR is enabled and no leader exists,
+        else () (Kafka: maybeUpdateLastKnownLeader).
+        """
         before = self.partition
         if leader != NO_LEADER or not self.elr_enabled:
             return ()

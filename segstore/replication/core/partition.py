@@ -88,9 +88,7 @@ class PartitionReplica:
         return (assigned, *leader.apply(registration, now_ms))
 
     def _follow(self, role: Leader | Follower, registration: PartitionRegistration) -> Effects:
-        """Become a follower. If the log was written before leader epochs existed, truncate it to the high
-        watermark (R36).
-        """
+        """Become a follower. If the log has no leader epochs, truncate it to the high watermark (R36)."""
         leader, leader_epoch = registration.leader, registration.leader_epoch
         lost = self.acks.lose_leadership()
         same = isinstance(role, Follower) and (role.leader, role.leader_epoch) == (leader, leader_epoch)

@@ -257,8 +257,8 @@ class VoterLog:
         self._show()
 
     def _show(self) -> None:
-        """Set the high watermark to the log end offset, so that other processes can read all records of this
-        copy.
+        """Set the high watermark to the log end offset, so that readers see the whole log, because a single
+        copy can't know which records are committed.
         """
         self._partition.visible.set_high_watermark(self.end_offset)
 
@@ -313,7 +313,9 @@ class VoterLog:
             self._keeper.clean()
 
     def stop(self) -> None:
-        """Ask the threads to stop after the queued batches, and return at once."""
+        """Ask the writing thread to stop after the queued batches, and the `SnapshotKeeper` to stop without
+        writing a queued snapshot. Return at once.
+        """
         self._asked.put(None)
         self._keeper.stop()
 

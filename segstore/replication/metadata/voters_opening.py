@@ -22,7 +22,7 @@ OnVoterLost = Callable[[int, Exception], object]
 
 
 class VotersOpening:
-    """The voters of a store that is being opened. `live` are the voters whose disks have not failed."""
+    """The voters of a store that is being opened. `live` are the voters without an error."""
 
     def __init__(
         self, voters: Sequence[Voter], total: int, on_lost: OnVoterLost, config: MetadataLogConfig

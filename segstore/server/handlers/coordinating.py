@@ -88,8 +88,8 @@ def each_described(
 
 
 def heartbeat_answer(kind: Any, beaten: Any) -> Any:
-    """Return an answer of the type `kind`. `beaten` is the result of a heartbeat, which a group coordinator
-    has returned.
+    """Return an answer of the type `kind`. `beaten` is a coordinator's heartbeat result: a `Beaten` or a
+    `ShareBeaten`.
     """
     given = None
     if beaten.assignment is not None:

@@ -90,7 +90,7 @@ class Fetches:
         return answer
 
     def _keep(self, fetch: _FetchUnderWay) -> None:
-        """Set the connection's `learned`, which answers later requests like this one without decoding
+        """Set the connection's `learned`, if it can answer later requests like this one without decoding
         them.
         """
         request, context, terms = fetch.request, fetch.context, fetch.terms
