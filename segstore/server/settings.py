@@ -27,7 +27,7 @@ def _networks(value: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig(SecurityConfig):
-    """The settings of one server. In Kafka they are settings of a broker."""
+    """The settings of one server. In Kafka most of them are settings of a broker."""
 
     auto_create_topics_enable: bool = switch(
         True, "whether a client that asks for a topic's metadata, and allows it, creates the topic"

@@ -90,7 +90,9 @@ def is_archive_uri(path: str) -> bool:
 
 
 def absolute(option: str, given: str) -> str:
-    """Return `given` if it is a URI; if it is a directory, return its absolute path. Raises ConfigError."""
+    """Return `given` if `is_archive_uri(given)`; else it is a directory, or its URI file:/..., and the result
+    is the directory's absolute path. Raises ConfigError.
+    """
     if is_archive_uri(given):
         return given
     try:

@@ -60,7 +60,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def batches(topic: str, partition: int, records: Records, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield records of a partition as batches with at most MOST_ROWS rows and about MOST_BYTES bytes."""
+    """Yield records of a partition as batches with at most MOST_ROWS rows and, on average, at most about
+    2 * MOST_BYTES bytes.
+    """
     for part in _pieces(records):
         columns = [_column(name, topic, partition, part) for name in schema.names]
         # Spark requires exactly the types of the schema, including nullability and the names of list items.

@@ -82,7 +82,7 @@ def look_at(home: str) -> Java | None:
 
 
 def _ask(home: str) -> Java | None:
-    """Find the version by `java -version`, because the installation has no file `release`."""
+    """Find the version by `java -version`, because no file `release` has it."""
     try:
         run = subprocess.run([os.path.join(home, "bin", "java"), "-version"], capture_output=True, text=True)
     except OSError:

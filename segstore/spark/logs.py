@@ -214,7 +214,7 @@ class PlainLogs:
         return self.ask(partition, lambda log: batch_edge(log, offset))
 
     def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
-        """Return one source for a range of offsets, because the store has all of them."""
+        """Return one source for a range of offsets: all of them are read from the store."""
         return [LogSource(start, end)]
 
 
@@ -296,7 +296,9 @@ class ReplicatedLogs:
         return self._reader.ask(*partition, question, holding)
 
     def await_shown(self, partitions: Sequence[TopicPartition]) -> None:
-        """Wait by `ReplicatedReader.await_shown` until readers can see the records that the leaders have."""
+        """Wait, for a limited time, until readers can see the records that new leaders have
+        (`ReplicatedReader.await_shown`).
+        """
         self._reader.await_shown(partitions)
 
     def end(
@@ -342,5 +344,5 @@ class ReplicatedLogs:
         return self.ask(partition, lambda log: batch_edge(log, offset))
 
     def sources(self, partition: TopicPartition, start: int, end: int) -> list[LogSource]:
-        """Return one source for a range of offsets, because the store has all of them."""
+        """Return one source for a range of offsets: all of them are read from the store."""
         return [LogSource(start, end)]

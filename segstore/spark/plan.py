@@ -56,8 +56,8 @@ def divide(
 
 
 def _capped(whole: PlannedRange, most: int, edge: Edge) -> Iterator[PlannedRange]:
-    """Divide a range into parts of at most `most` offsets. A batch is divided only if it has more than `most`
-    offsets.
+    """Divide a range into parts of at most `most` offsets. A batch is divided if `edge` finds no begin of a
+    batch after the part's start.
     """
     start = whole.start
     while whole.end - start > most:

@@ -1,4 +1,4 @@
-"""`Refusal`: an exception for error codes that have no exception class in `segstore.errors`."""
+"""`Refusal`: an exception that carries any error code, also a code without a class in `segstore.errors`."""
 
 from __future__ import annotations
 

@@ -244,7 +244,9 @@ class _ShareFetch:
         return LATER
 
     def _look_again(self, parked: ParkedShareFetch) -> None:
-        """Make another attempt after the wait, and send the answer. Pass unexpected exceptions to `fail`."""
+        """Make another attempt after the wait, and send its answer, unless it is LATER. Pass unexpected
+        exceptions to `fail`.
+        """
         self._fetches.waits_no_more(self._session, parked)
         try:
             answer = self._go_on({}, not parked.is_over)

@@ -309,8 +309,8 @@ class LearnedFetch(LearnedRequest):
         return super().receive(sock, memory) if self._is_short else None
 
     def exchanged(self, sock: int, exchange: NativeExchange) -> bool | None:
-        """Implement `LearnedRequest.exchanged`. Return None if the client has a quota, or its leader epoch is
-        not the log's.
+        """Implement `LearnedRequest.exchanged`. Return None if the client has a quota, or gives a leader
+        epoch that is not the log's.
         """
         ((wanted, held),) = self.logs.items()
         if self.target.throttle.bound is not None or wanted.current_epoch not in (-1, held.leader_epoch):

@@ -102,8 +102,8 @@ class Connections:
     # --- the end --------------------------------------------------------------------------
 
     def end_idle_now(self) -> None:
-        """Close the connections that have no request to answer. A connection that has one is closed after the
-        answer.
+        """Close the connections that are not answering a request. A connection that answers one is closed
+        after the answer.
         """
         for connection in [*self._all]:
             connection.end_if_idle()

@@ -65,8 +65,8 @@ class Workers:
         done(result)
 
     def end(self) -> None:
-        """Make the threads stop after the queued jobs. If no job is queued or running, wait until they have
-        stopped.
+        """Make the threads stop after the queued jobs. If no job is queued or running, wait for each thread,
+        at most `_PATIENCE` seconds.
         """
         for _ in self._threads:
             self._jobs.put(None)

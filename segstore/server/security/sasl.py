@@ -72,7 +72,9 @@ class Sasl:
         return ScramExchange(mechanism, self._scram_users.finder(mechanism))
 
     def session(self, entered: Callable[[str], object]) -> SaslSession:
-        """Return the session of a new connection. After an authentication `entered(principal)` is called."""
+        """Return the session of a new connection. `entered(principal)` is called after each successful
+        authentication.
+        """
         return SaslSession(self, entered)
 
 

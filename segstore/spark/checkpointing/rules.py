@@ -151,7 +151,7 @@ class OperationFaults:
             self._set.clear()
 
     def meeting(self, operation: str, path: str) -> list[OperationFault]:
-        """Count this operation, and return the faults that apply to it."""
+        """Return the faults that apply to this operation. Each fault counts the operations that match it."""
         if not self._set:
             return []
         with self._lock:
