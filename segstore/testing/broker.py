@@ -238,7 +238,7 @@ def _temporary() -> TemporaryDirectory[str]:
 
 
 def _in_memory() -> str | None:
-    """Return the path of the file system in memory if it has at least ENOUGH free bytes, else None."""
+    """Return the path of the file system in memory if it is writable and has ENOUGH free bytes, else None."""
     if not os.access(MEMORY, os.W_OK | os.X_OK):
         return None
     space = os.statvfs(MEMORY)

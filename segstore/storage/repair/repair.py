@@ -62,7 +62,9 @@ class _Wrong(NamedTuple):
 
 
 def mend(files: Files, root: str, found: list[Finding]) -> Iterator[Repaired]:
-    """Rewrite the indexes and snapshots in `found`, and yield each repair. Raises OSError."""
+    """Rewrite the indexes and snapshots in `found`, or remove a snapshot; yield each repair. Raises
+    OSError.
+    """
     topics = TopicFiles(files, root)
     pool = HandlePool(files, 8)
     for info in topics.load()[0].values():

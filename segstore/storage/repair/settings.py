@@ -24,7 +24,9 @@ from segstore.storage.store.store import Store
 
 
 def state_anew(store: Store) -> Iterator[Repaired]:
-    """Rewrite the files that can't be read, and yield each repair. Raises OSError."""
+    """Move the files that can't be read to the quarantine, and rewrite topic settings and topic ids. Yield
+    each repair. Raises OSError.
+    """
     files, root = store.context.files, store.path
     for info in list(store.topics().values()):
         if info.lost is not None:

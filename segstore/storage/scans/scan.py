@@ -118,7 +118,9 @@ class ScannedLog(Protocol):
         """Return the records from `offset` on, about `max_bytes` of the log."""
 
     def with_reading(self, offset: int, committed: bool, use: Callable[[Reading], T]) -> T:
-        """Call `use` with a `Reading` whose view contains `offset`; return the result of `use`."""
+        """Call `use` with a `Reading` of the current view; return the result of `use`. Raises
+        OffsetOutOfRangeError for an `offset` that readers can't read or wait for.
+        """
 
 
 def reads(log: ScannedLog, start: int, end: int, max_bytes: int = AT_A_TIME, **how: Any) -> Iterator[Records]:

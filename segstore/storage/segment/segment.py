@@ -366,8 +366,8 @@ class Segment:
         return 0 if found is None or found.max_timestamp != hint[0] else int(found.position)
 
     def _of_entry(self, relative: int, end: int) -> Any:
-        """Return the header of the batch that a time index entry points to; None if that batch is missing
-        or damaged.
+        """Return the header of the batch that a time index entry points to, or of the next batch if that
+        batch is missing; None if there is no next batch either, or a batch is damaged.
         """
         try:
             return self.locate(self.base_offset + relative, end)

@@ -49,7 +49,7 @@ class Turn(IntEnum):
 
 
 class Unwritten(NamedTuple):
-    """The records that a client accepted and could not write: their number by (topic, partition), and the
+    """The records that a client accepted and did not write: their number by (topic, partition), and the
     last error.
     """
 

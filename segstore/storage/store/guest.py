@@ -102,7 +102,7 @@ class StoreGuest(StoreReader):
 
     @property
     def mended(self) -> tuple[Repaired, ...]:
-        """Return the repairs of files in `.segstore` that this process has made as the host."""
+        """Return the repairs of damaged files that this process has made as the host."""
         return () if self.host is None else tuple(self.host.context.mended)
 
     def _become_host(self) -> None:

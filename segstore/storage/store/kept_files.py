@@ -102,8 +102,8 @@ class KeptFiles:
         return PRODUCER_ID.hint(self._files, self._root)
 
     def set_producer_id(self, first: int) -> None:
-        """Write the id into `producer-ids`. A damaged file is moved to `.segstore/quarantine` first, and
-        reported.
+        """Write the id into `producer-ids`. A damaged file is replaced, and reported. If it is not a regular
+        file, it is moved to `.segstore/quarantine` first.
         """
         wrong = PRODUCER_ID.damage(self._files, self._root)
         if wrong:

@@ -42,7 +42,7 @@ class Leadership:
 
     @property
     def error(self) -> Exception | None:
-        """Return the error of the last call of the lease (`LeaseWatch.error`); None if there was none."""
+        """Return the error of the lease's last call, or the refusal of its token; None if there was none."""
         return None if self._watch is None else self._watch.error
 
     def begin(self, lease: Lease, interval: float, deadline: float) -> None:

@@ -232,8 +232,8 @@ class PartitionLoader:
         return self._checkpoints.lines(names.HIGH_WATERMARKS).get(key, 0)
 
     def _report(self, directory: str, opened: Opened, expected: Expected) -> None:
-        """Report the repairs of the log, and the offsets that differ between the checkpoints and
-        `.segstore/ends`.
+        """Log the messages in `expected` and `opened`. If there are any, or if the log was recovered, add a
+        `Recovered` to `recovered`.
         """
         messages = (*expected.messages, *opened.messages)
         for message in messages:

@@ -374,7 +374,9 @@ class Store(PublicNames):
         )
 
     def await_topic(self, name: str) -> TopicInfo | None:
-        """Return a topic that another process or thread has created; None if it was deleted."""
+        """Return a topic that another process or thread has created, when it can be used; None if it was
+        deleted.
+        """
         topics = self.engine.topics
         return find_topic(topics, name) if name in topics else None
 

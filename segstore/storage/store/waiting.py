@@ -1,4 +1,6 @@
-"""Waits until another process has closed a store. Nothing is on disk. Threads: any."""
+"""Waits until another process has closed a store that it had open for writing. Nothing is on disk. Threads:
+any.
+"""
 
 from __future__ import annotations
 
