@@ -294,8 +294,7 @@ def check_partition(
 
 
 def _topic_id(store: Any, topic: str) -> str | None:
-    """Return the id of the topic that has this name now; "" if it has no id, None if there is no such topic.
-    """
+    """Return the id of the topic that has this name now: "" if it has none, None if there is no topic."""
     found = store.topics().get(topic)
     return None if found is None else found.topic_id
 
