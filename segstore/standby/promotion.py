@@ -36,8 +36,8 @@ log yet. If this primary gave out the same id, batches of one of the two produce
 
 
 def standby_role(files: Files, root: str) -> Role:
-    """Return the role of a standby's directory. Raises OSError, and InvalidArgumentError for any other
-    directory.
+    """Return the role of a standby's directory. Raises CorruptCheckpointError, OSError, and
+    InvalidArgumentError for any other directory.
     """
     role = ROLE.read(files, root) if files.exists(root) else None
     if role is None or role.kind != STANDBY:

@@ -43,8 +43,8 @@ _SMALL = (names.PARTITION_METADATA, names.LEADER_EPOCHS)
 
 
 class FrozenLog(NamedTuple):
-    """A log at one moment: its segments, whose files are open, and the content of its `.txnindex` files by
-    base offset.
+    """A log at one moment: its segments (the files of the first segments are open), and the content of its
+    `.txnindex` files by base offset.
     """
 
     view: LogView

@@ -139,7 +139,7 @@ class FullDisk:
         log.warning("%s: there is room again after %.0f s (%d bytes are free)", self._root, seconds, free)
 
     def forget(self) -> None:
-        """Remove the note file, because the process that wrote the note is dead, or there is room again."""
+        """Remove the note file, because its writer is dead, the store closes, or there is room again."""
         with suppress(OSError):
             if self._noted or self._files.exists(FULL_NOTE.path(self._root)):
                 self._files.unlink(FULL_NOTE.path(self._root))

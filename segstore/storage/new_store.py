@@ -95,9 +95,7 @@ class NewCheckpoints:
         return self._lines[names.HIGH_WATERMARKS]
 
     def write(self, files: Files, root: str) -> None:
-        """Write the checkpoint files in the store's root. They are durable after the caller has synced the
-        directory.
-        """
+        """Write the checkpoint files in the store's root, durably. Raises OSError."""
         for name, lines in self._lines.items():
             write_offsets(files, os.path.join(root, name), lines)
 

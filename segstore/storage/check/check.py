@@ -294,7 +294,7 @@ def check_partition(
 
 
 def _topic_id(store: Any, topic: str) -> str | None:
-    """Return the id of the topic that has this name now; None if there is no such topic, or it has no id."""
+    """Return the id of the topic that has this name now: "" if it has none, None if there is no topic."""
     found = store.topics().get(topic)
     return None if found is None else found.topic_id
 

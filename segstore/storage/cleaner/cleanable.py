@@ -74,7 +74,7 @@ def cleanable(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
 
 
 def _first_dirty(view: LogView, checkpoint_offset: int | None) -> int:
-    """Return the offset of the first record that was not compacted."""
+    """Return the offset of the first record that is not known to be compacted."""
     # If the checkpoint offset lies outside of the log, it was written for another log, or this log has lost
     # its end. The whole log is dirty in both cases.
     if checkpoint_offset is None or not view.start_offset <= checkpoint_offset <= view.end_offset:

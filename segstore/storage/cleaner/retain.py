@@ -200,7 +200,7 @@ class Policy:
 
 
 def levels(config: TopicConfig) -> dict[int, int | None]:
-    """Return {number of a codec: its compression level, or None for its default}."""
+    """Return {number of a codec: its compression level, or None if it has no levels}."""
     return {code: getattr(config, f"compression_{name}_level", None) for code, name in enumerate(CODECS)}
 
 

@@ -309,7 +309,7 @@ class PartitionAdoption:
     # --- back -----------------------------------------------------------------------------
 
     def put_back(self) -> None:
-        """Undo the append, durably. If that fails, the partition is fenced: it takes no appends."""
+        """Undo the append, durably. If the disk fails, the partition is fenced: it takes no appends."""
         if self._restore is None:
             return
         if self._replaced:

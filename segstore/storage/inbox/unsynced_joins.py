@@ -86,8 +86,8 @@ class UnsyncedJoins:
         ids: AdoptedIds,
         durable_below: Callable[[TopicInfo, int], int],
     ) -> None:
-        """After a crash, join the segments of all notes again from their staged files, durably. Raises
-        OSError.
+        """After a crash, join the segments of the notes again from their staged files, durably, except
+        segments that are durable, or whose adoption will be undone. Raises OSError.
         """
         for path in self._folder.temporaries():
             # Nothing depends on a note that was not renamed to its final name before the crash.

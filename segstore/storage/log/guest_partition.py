@@ -74,8 +74,8 @@ class GuestSide(Protocol):
         """
 
     def slot_of(self, key: int) -> int:
-        """Return the number of a partition's slot in the shared file. Raises StoreClosedError if the
-        partition was deleted.
+        """Return the number of a partition's slot in `.segstore/ends`. Raises StoreClosedError if the
+        partition has no slot, because its topic was deleted or is just being created.
         """
 
     def led(self, topic: str, partition: int, key: int) -> Any:

@@ -121,7 +121,7 @@ class LogStart:
             return False
 
     def _advance(self, start: int, delay_ms: int) -> None:
-        """Set the log start offset, make it durable, and then remove the segments below it."""
+        """Make the new log start offset durable, then set it, and then remove the segments below it."""
         partition = self._partition
         partition.flusher.flush(start)
         self._start_moved(start)

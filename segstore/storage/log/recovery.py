@@ -270,7 +270,9 @@ class PartitionRecovery:
         return Recovered(self.name, self.recovery_point, end, cut, len(later), tuple(kept), reason)
 
     def _finish(self, done: Recovered, end: int) -> Recovered:
-        """Begin a new segment if the log ends below the recovery point, and sync the log (steps 4 and 5)."""
+        """If the log ends below the recovery point, begin a new segment, except in a replica. Sync the log
+        (steps 4 and 5).
+        """
         if end < self.recovery_point and not self.replicated:
             self.segments.append(create_segment(self.pool, self.directory, self.recovery_point, self.config))
             end = self.recovery_point

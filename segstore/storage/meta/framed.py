@@ -123,7 +123,7 @@ def seal_word(word: object) -> bytes:
 
 
 def unseal_word(data: bytes) -> str:
-    """Return the word that `seal_word` was given. Raises ValueError if the checksum does not match."""
+    """Return the word that `seal_word` was given. Raises ValueError for any other bytes."""
     line, _, crc = data.rpartition(b" ")
     version, _, word = line.partition(b" ")
     if crc != b"%08x\n" % zlib.crc32(line) or version != b"1" or not word.isascii():

@@ -37,7 +37,7 @@ _NUMBER = re.compile(rb"[0-9]{1,19}")
 
 def parse_offsets(data: bytes, where: Path) -> dict[tuple[str, int], int]:
     """Return the offsets by (topic, partition). Raises CorruptCheckpointError, with `where` as the file's
-    name.
+    name, and the number of the line.
     """
     found: dict[tuple[str, int], int] = {}
     for line, (topic, partition, offset) in _entries(data, where, 3):

@@ -115,8 +115,8 @@ class Copies(Generic[T]):
         return Copy(path, data, content, checked)
 
     def write(self, data: bytes) -> None:
-        """Replace both copies. They are durable when this returns. If this raises OSError, one copy may have
-        the new content.
+        """Replace both copies. They are durable when this returns. After an OSError, one copy or both
+        may have the new content.
         """
         self._files.write_together([(path, data) for path in self.paths])
 

@@ -265,9 +265,7 @@ class TopicFiles:
             self.forget(info.name)
 
     def forget(self, topic: str) -> None:
-        """Remove both copies of a topic's settings. The caller has removed or renamed the topic's directories
-        before.
-        """
+        """Remove both copies of a topic's settings. A deletion has renamed the topic's directories before."""
         self.settings(topic).forget()
 
     def check_free(self, topic: str) -> None:

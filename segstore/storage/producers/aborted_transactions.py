@@ -120,7 +120,7 @@ class AbortedTransactions:
         self._found: _ReadEntries | None = None
 
     def stable_offset(self, view: LogView) -> int:
-        """Compute the last stable offset of a broker's log, because a broker does not publish this offset."""
+        """Compute the last stable offset of a log that has no published ends, such as a broker's log."""
         ongoing = self._replay(view).ongoing
         unstable = min(ongoing.values(), default=view.end_offset)
         return min(max(unstable, view.start_offset), view.end_offset)

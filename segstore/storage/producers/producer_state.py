@@ -242,8 +242,8 @@ class ProducerState:
 
     @property
     def max_producer_id(self) -> int:
-        """Return the largest producer id of all applied batches, those of expired producers included; -1 if
-        there was none.
+        """Return the largest producer id that was in this state, also of expired producers; -1 if there was
+        none.
         """
         return int(self.c.max_producer_id)
 
@@ -322,8 +322,8 @@ class ProducerState:
         return entry if lib.seg_producers_find(self.c, producer_id, entry) else None
 
     def restore(self, saved: Saved) -> None:
-        """Set the producer's entry, `map_end_offset` and `max_producer_id` back to saved values. May be
-        repeated.
+        """Go back to a saved state: of the producer's entry, `map_end_offset`, `max_producer_id` and `ended`.
+        May be repeated.
         """
         producer_id, entry, map_end_offset, max_producer_id = saved
         if entry is None:
