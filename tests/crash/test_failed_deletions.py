@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,21 @@ def make_anew(store: segstore.Store) -> None:
         store.create_topic("t", 3)
 
 
+def files_at(root: Path) -> FaultyFiles:
+    root.mkdir()
+    return FaultyFiles(root)
+
+
+def failed_calls(files: FaultyFiles, nth: int, times: int, operation: Callable[[], object]) -> int:
+    """Run an operation in which `times` calls fail from the nth on; return how many have failed."""
+    files.fail(nth, times=times)
+    with suppress(StorageError):
+        operation()
+    failed = files.hits
+    files.fail(0)
+    return failed
+
+
 CASES: dict[str, tuple[Callable[[segstore.Store], object], int]] = {
     "a deletion": (lambda store: store.delete_topic("t"), 1),
     "a deletion, and the topic is made anew": (make_anew, 1),
@@ -41,16 +57,11 @@ def test_a_close_finishes_what_has_failed(tmp_path: Path, rng: random.Random, ca
     operation, times = CASES[case]
     for nth in range(1, 200):
         root = tmp_path / f"{nth}"
-        root.mkdir()
-        files = FaultyFiles(root)
+        files = files_at(root)
         with segstore.open(root / "s", files=files) as store:
             store.create_topic("t", 2)
             store.partition("t", 1).append(b"old")
-            files.fail(nth, times=times)
-            with suppress(StorageError):
-                operation(store)
-            failed = files.hits
-            files.fail(0)
+            failed = failed_calls(files, nth, times, partial(operation, store))
             there = store.topics().keys()
         assert segstore.check(root / "s") == [], f"call {nth}"
         for mode in MODES:
@@ -73,15 +84,10 @@ def test_what_is_acknowledged_after_a_failed_delete_is_kept(
     stayed = went = 0
     for nth in range(1, 200):
         root = tmp_path / f"{nth}"
-        root.mkdir()
-        files = FaultyFiles(root)
+        files = files_at(root)
         with segstore.open(root / "s", files=files) as store:
             store.create_topic("t", 2)
-            files.fail(nth, times=times)
-            with suppress(StorageError):
-                store.delete_topic("t")
-            failed = files.hits
-            files.fail(0)
+            failed = failed_calls(files, nth, times, partial(store.delete_topic, "t"))
             there = "t" in store.topics()
             if there:
                 store.partition("t").append(b"acknowledged")
