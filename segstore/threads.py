@@ -41,6 +41,8 @@ Lock = AbstractContextManager[object]
 _LONGEST_WAIT = 1e9
 _NONE: Lock = nullcontext()
 
+FIRST_SLEEP, SLEEP_PER_AGE = 1.0, 30
+
 others_are_gone = sys.is_finalizing
 """Returns whether the interpreter is ending. If it is, all other threads are stopped, and none can start."""
 
@@ -57,6 +59,15 @@ def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
     a, b, c, d, e, f, g, h = (*locks[:8], *[_NONE] * 8)[:8]
     with a, b, c, d, e, f, g, h:
         return holding(locks[8:], run)
+
+
+def longest_sleep(age: float) -> float:
+    """Return the longest sleep in C, in seconds, of a wait that began `age` seconds ago: a second at first,
+    and then 30 times the age of the wait.
+    """
+    # Python checks for signals before the call of C, and after it. A signal that comes after the first check
+    # and before the sleep does not end the sleep, and its handler runs only after the sleep.
+    return max(FIRST_SLEEP, age * SLEEP_PER_AGE)
 
 
 def take(queue: SimpleQueue[T], seconds: float) -> T:

@@ -23,7 +23,7 @@ from segstore.client.consumer.fetcher import FetchedRecords
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.consumer.seek_and_commit import Assigning, Committing, Seeking
-from segstore.client.consumer.tailing import given_of, longest_sleep_ms
+from segstore.client.consumer.tailing import given_of
 from segstore.config import arguments
 from segstore.config.options import shown
 from segstore.coordinator.retriable import LOADING, back_off
@@ -35,6 +35,7 @@ from segstore.errors import (
     copy_of,
 )
 from segstore.storage.store.store import Store
+from segstore.threads import longest_sleep
 
 if TYPE_CHECKING:
     import pyarrow
@@ -201,8 +202,8 @@ class Consumer(Assigning, Seeking, Committing):
                 continue
             if now >= deadline:
                 return found
-            others_ms = min(coordination.wait_ms(), self._fetcher.wait_ms(), longest_sleep_ms(now - began))
-            came = sleep(deadline, others_ms)
+            longest_ms = longest_sleep(now - began) * 1000
+            came = sleep(deadline, min(coordination.wait_ms(), self._fetcher.wait_ms(), longest_ms))
             if came:
                 return came
 

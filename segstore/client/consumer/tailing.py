@@ -31,6 +31,7 @@ from segstore.mutex import calls_out
 from segstore.storage.log.log_end import LastRecordEnds
 from segstore.storage.meta.tailed_ends import LATE
 from segstore.storage.store.store import Store
+from segstore.threads import longest_sleep
 
 
 class Called(Protocol):
@@ -48,18 +49,6 @@ Came = tuple[Polled, TopicPartitionState | None, int, int]
 """The result of a wait: (the new record by partition, the partition's state, the position after the record,
 the record's leader epoch). If no record came, the result is ({}, None, 0, 0).
 """
-
-
-_FIRST_SLEEP_MS, _SLEEP_PER_AGE = 1_000.0, 30
-
-
-def longest_sleep_ms(age_s: float) -> float:
-    """Return the longest sleep, in ms, of a poll that began `age_s` seconds ago: a second at first, and then
-    30 times the age of the poll.
-    """
-    # Python checks for signals before the call of C, and after it. A signal that comes after the first check
-    # and before the sleep does not end the sleep, and its handler runs only after the sleep.
-    return max(_FIRST_SLEEP_MS, age_s * 1_000 * _SLEEP_PER_AGE)
 
 
 def given_of(came: Came | None) -> list[FetchedRecords]:
@@ -194,7 +183,7 @@ class Tailing:
             return False
         if not (self._follows_all() and self._fetcher.has_nothing and self._is_all_read(turns)):
             return False
-        self._until = now + min(self._coordination.wait_ms(), _FIRST_SLEEP_MS) / 1000
+        self._until = now + min(self._coordination.wait_ms() / 1000, longest_sleep(0))
         return last.read_up_to([state.end for _, state in turns if state.end is not None])
 
     @calls_out

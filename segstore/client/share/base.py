@@ -20,7 +20,6 @@ from segstore.client.consumer.base import Guard
 from segstore.client.consumer.config import deserialize_with
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord, Deserializers
-from segstore.client.consumer.tailing import longest_sleep_ms
 from segstore.client.share.acknowledgements import (
     RELEASE,
     Acknowledgements,
@@ -49,6 +48,7 @@ from segstore.errors import (
     WakeupError,
 )
 from segstore.storage.store.store import Store
+from segstore.threads import longest_sleep
 
 _OFFSET = itemgetter(ConsumerRecord._fields.index("offset"))
 Kept = deque[Waiting | PendingError]
@@ -157,7 +157,7 @@ class ShareParts:
                 continue
             if now >= deadline:
                 return [], None
-            self._sleep(deadline - now, longest_sleep_ms(now - began))
+            self._sleep(deadline - now, longest_sleep(now - began) * 1000)
 
     def _sleep(self, left: float, longest_ms: float) -> None:
         wait_ms = min(self._membership.wait_ms(), self._fetcher.wait_ms(), longest_ms)

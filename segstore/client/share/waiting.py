@@ -29,7 +29,7 @@ class ShareWait:
     """The wait of one share consumer. `is_woken`: whether `wakeup` was called, and no poll has raised
     WakeupError after that. `wait` sets `_may_wait` before it checks `is_woken` and `_has_rung`. A thread that
     wakes the consumer sets one of these two flags before it reads `_may_wait`. So no wake-up is lost. A
-    signal handler may run only after the sleep; `longest_sleep_ms` bounds its delay.
+    signal handler may run only after the sleep; `threads.longest_sleep` bounds its delay.
     """
 
     def __init__(self, store: Store) -> None:

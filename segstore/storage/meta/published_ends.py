@@ -38,6 +38,7 @@ from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex, calls_out
 from segstore.storage.meta import ends_header
 from segstore.storage.meta.tailed_ends import TailedEnds
+from segstore.threads import longest_sleep
 
 if TYPE_CHECKING:
     from segstore.storage.meta.shared_header import SharedMap
@@ -224,7 +225,14 @@ class _Mapped:
     @calls_out  # a signal handler that runs during the sleep may call the store
     def wait(self, seen: int, seconds: float) -> None:
         """Sleep until `publications` differs from `seen`, `seconds` have passed, or a signal arrives."""
-        code = lib.seg_await(self._bytes, self._size, seen, max(0, int(min(seconds, _LONGEST_WAIT) * 1e9)))
+        began = now = time.monotonic()
+        end = began + max(0.0, seconds)
+        while True:
+            sleep = min(end - now, longest_sleep(now - began), _LONGEST_WAIT)
+            code = lib.seg_await(self._bytes, self._size, seen, int(sleep * 1e9))
+            now = time.monotonic()
+            if code != -errno.ETIMEDOUT or now >= end:
+                break
         if code < 0 and -code not in (errno.ETIMEDOUT, errno.EINTR):
             raise OSError(-code, os.strerror(-code), self._path)
 

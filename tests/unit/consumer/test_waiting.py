@@ -22,7 +22,7 @@ from waiting_consumers import at_the_end
 from waiting_consumers import sides as sides
 
 import segstore
-from segstore.client.consumer import tailing
+from segstore import threads
 from segstore.client.consumer.fetcher import Fetcher
 from segstore.storage.meta.tailed_ends import TailedEnds
 from segstore.storage.store import reader
@@ -111,7 +111,7 @@ def test_other_partitions_do_not_wake_it(sides: Any, monkeypatch: pytest.MonkeyP
     consumer.assign([tp(0)])
     consumer.poll()
     monkeypatch.setattr(reader, "_BLIND_SECONDS", PATIENCE)
-    monkeypatch.setattr(tailing, "_FIRST_SLEEP_MS", LONG_MS)
+    monkeypatch.setattr(threads, "FIRST_SLEEP", PATIENCE)
     wait = TailedEnds.wait
     monkeypatch.setattr(TailedEnds, "wait", lambda *args: (waits.append(args), wait(*args))[1])
     got: list[Any] = []

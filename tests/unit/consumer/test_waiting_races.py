@@ -19,8 +19,8 @@ from waiting_consumers import at_the_end
 from waiting_consumers import sides as sides
 
 import segstore
+from segstore import threads
 from segstore._native import ffi, lib
-from segstore.client.consumer import tailing
 from segstore.storage.meta.tailed_ends import LATE, TailedEnds
 from segstore.storage.store import reader
 
@@ -57,7 +57,7 @@ def test_no_wake_is_lost(
     """
     writer, store = sides
     monkeypatch.setattr(reader, "_BLIND_SECONDS", PATIENCE)
-    monkeypatch.setattr(tailing, "_FIRST_SLEEP_MS", LONG_MS)
+    monkeypatch.setattr(threads, "FIRST_SLEEP", PATIENCE)
     pauses = iter(lambda: rng.uniform(0, 0.001), None)
     wait_for, lost = segstore.Store.wait_for, list[int]()
     turns, wait_ms = (PLANTED_TURNS, PLANTED_MS) if planted else (TURNS, ENOUGH_MS)
