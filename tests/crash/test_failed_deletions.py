@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +27,13 @@ def make_anew(store: segstore.Store) -> None:
         store.create_topic("t", 3)
 
 
+def remove_a_partition(store: segstore.Store) -> None:
+    """What replicas and followers do with a partition that is not theirs any more."""
+    admin = store.engine.topic_admin
+    with suppress(OSError):
+        admin.make(replace(admin.topics["t"], partition_ids=(0,)))
+
+
 def files_at(root: Path) -> FaultyFiles:
     root.mkdir()
     return FaultyFiles(root)
@@ -44,6 +52,8 @@ def failed_calls(files: FaultyFiles, nth: int, times: int, operation: Callable[[
 CASES: dict[str, tuple[Callable[[segstore.Store], object], int]] = {
     "a deletion": (lambda store: store.delete_topic("t"), 1),
     "a deletion, and the topic is made anew": (make_anew, 1),
+    "a removal of a partition": (remove_a_partition, 1),
+    "a removal of a partition that can't be taken back": (remove_a_partition, 2),
     "a creation that can't be taken back": (lambda store: store.create_topic("new", 2), 1000),
 }
 """By name the operation, and how many calls fail, from the first, the second... call on."""
@@ -100,4 +110,34 @@ def test_what_is_acknowledged_after_a_failed_delete_is_kept(
         if not failed:
             break
     assert stayed > 3
+    assert went > 3
+
+
+@pytest.mark.parametrize("times", [1, 2, 1000])
+def test_what_is_acknowledged_after_a_failed_removal_of_a_partition_is_kept(
+    tmp_path: Path, rng: random.Random, times: int
+) -> None:
+    """If the settings said already that the partition is gone, and could not be written again, the next open
+    deleted what was appended since.
+    """
+    stayed = went = 0
+    for nth in range(1, 200):
+        root = tmp_path / f"{nth}"
+        files = files_at(root)
+        with segstore.open(root / "s", files=files) as store:
+            store.create_topic("t", 2)
+            failed = failed_calls(files, nth, times, partial(remove_a_partition, store))
+            there = store.topics()["t"].partitions == 2
+            if there:
+                store.partition("t", 1).append(b"acknowledged")
+        assert segstore.check(root / "s") == [], f"call {nth}"
+        for mode in MODES:
+            cut = files.image(mode, rng).write(tmp_path / f"{nth} {mode}") / "s"
+            with segstore.open(cut) as store:
+                assert (store.topics()["t"].partitions == 2) == there, f"call {nth}, {mode}"
+                assert not there or values(store.partition("t", 1)) == [b"acknowledged"]
+        stayed, went = stayed + there, went + (not there)
+        if not failed:
+            break
+    assert stayed > 3 or times == 1000  # a failed disk takes no settings back
     assert went > 3

@@ -54,6 +54,10 @@ class TopicAdmin:
         """By name the topics that were deleted, or whose creation failed, and whose directories may still
         have to be renamed.
         """
+        self._shrunk: dict[str, set[int]] = {}
+        """By topic the partitions that were removed from it, but may still have directories and slots."""
+        self._unsettled: set[str] = set()
+        """The topics whose settings on disk may differ from `topics`, because two writes in a row failed."""
         copies: dict[str, Copy[TopicSettingsFile]] = {}
         found, dying = topic_files.load(copies)
         published = ends.keys()
@@ -134,7 +138,7 @@ class TopicAdmin:
             # A topic must always have a partition. So if no old partition stays, all new partitions are made
             # before the old partitions are removed.
             both = tuple(sorted({*before.partition_ids, *info.partition_ids}))
-            self._bury_but(before)
+            self._finish_shrinking(before)
             self._remove_graves()
             before = self._grow(before, replace(before, partition_ids=both, ours=True))
             if before.partition_ids != info.partition_ids:
@@ -148,30 +152,56 @@ class TopicAdmin:
             return self._removed(before, info)
 
     def _removed(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
-        stays = info.partition_ids
+        # The settings are written first, because if they listed the removed partitions after a crash, the
+        # next open would make these partitions anew.
         try:
-            # The settings are written first, because if they listed the removed partitions after a crash, the
-            # next open would make these partitions anew.
-            self._topic_files.write(info)
+            self._write(before, info)
         except OSError:
-            with suppress(OSError):
-                self._topic_files.restore(before)
+            # If the settings may list only the partitions of `info`, the next open may delete the others. So
+            # no later append to the others is acknowledged.
+            if info.name in self._unsettled:
+                self._hide_removed(before, info)
             raise
-        gone = [number for number in before.partition_ids if number not in stays]
-        self.topics = {**self.topics, info.name: info}
-        self._partitions.abandon_some(info.name, gone)
-        self._bury_but(info)
-        for number in gone:
-            self._ends.release(slot_key(info.topic_id, info.name, number))
+        self._hide_removed(before, info)
+        self._finish_shrinking(info)
         self._remove_graves()
         return info
 
-    def _bury_but(self, info: TopicInfo) -> None:
+    def _write(self, before: TopicInfo, info: TopicInfo) -> None:
+        """Write the settings of `info`. If that fails, write those of `before`; if that fails too, the topic
+        is in `_unsettled`. Raises the first error.
+        """
+        try:
+            self._topic_files.write(info)
+        except OSError:
+            self._restore(before)
+            raise
+        self._unsettled.discard(info.name)
+
+    def _restore(self, before: TopicInfo) -> None:
+        try:
+            self._topic_files.restore(before)
+        except OSError:
+            self._unsettled.add(before.name)
+        else:
+            self._unsettled.discard(before.name)
+
+    def _hide_removed(self, before: TopicInfo, info: TopicInfo) -> None:
+        """Refuse all uses of the partitions of `before` that `info` lacks."""
+        gone = set(before.partition_ids).difference(info.partition_ids)
+        self.topics = {**self.topics, info.name: info}
+        self._partitions.abandon_some(info.name, gone)
+        self._shrunk[info.name] = self._shrunk.get(info.name, set()) | gone
+
+    def _finish_shrinking(self, info: TopicInfo) -> None:
         """Rename the directories of the partitions that are not in `info`, as Kafka renames deleted
-        partitions.
+        partitions, and free their slots. Raises OSError.
         """
         self._rename(info.name, info.partition_ids)
         self._checkpoints.forget(info.name, info.partition_ids)
+        for number in self._shrunk.get(info.name, set()).difference(info.partition_ids):
+            self._ends.release(slot_key(info.topic_id, info.name, number))
+        self._shrunk.pop(info.name, None)
 
     def _make(self, info: TopicInfo) -> None:
         """Write the settings, then make the missing partitions. Raises OSError."""
@@ -217,9 +247,9 @@ class TopicAdmin:
             self._topic_files.write(info)
         except BaseException:
             self._partitions.configure(before)
-            with suppress(OSError):
-                self._topic_files.restore(before)
+            self._restore(before)
             raise
+        self._unsettled.discard(info.name)
         self.topics = {**self.topics, info.name: info}
         return info
 
@@ -310,11 +340,17 @@ class TopicAdmin:
         self._dying[info.name] = info
 
     def finish_deletions(self) -> None:
-        """Finish the deletions that an error or an interrupt has stopped, before the store is marked as
-        closed. The caller holds the store's lock. Raises OSError; the next open tries again.
+        """Finish the deletions that an error or an interrupt has stopped, and write the settings that could
+        not be restored, before the store is marked as closed. The caller holds the store's lock. Raises
+        OSError; the next open tries again.
         """
         for info in list(self._dying.values()):
             self._bury_dying(info)
+        for name in [name for name in self._unsettled if name in self.topics]:
+            self._topic_files.restore(self.topics[name])
+        self._unsettled.clear()
+        for info in [self.topics[name] for name in self._shrunk if name in self.topics]:
+            self._finish_shrinking(info)
         if self._has_graves:
             self._remove_graves()
 
@@ -323,7 +359,7 @@ class TopicAdmin:
         Raises OSError.
         """
         self._bury(info.name)
-        for partition in info.partition_ids:
+        for partition in {*info.partition_ids, *self._shrunk.pop(info.name, ())}:
             self._ends.release(slot_key(info.topic_id, info.name, partition))
         del self._dying[info.name]
 
