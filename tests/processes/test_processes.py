@@ -78,6 +78,27 @@ def test_a_fork_of_the_writer_may_do_nothing(store_dir: Path) -> None:
 
 
 @pytest.mark.kind("kills")
+def test_a_fork_that_has_lost_the_store_is_refused(store_dir: Path) -> None:
+    """It waited for ever for a thread of the writer, which is not in the fork."""
+    held = [segstore.open(store_dir)]
+    held[0].create_topic("t")
+
+    def child(tell: Tell) -> None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(PATIENCE))
+        held.clear()
+        with pytest.raises(StoreLockedError) as caught:
+            segstore.open(store_dir)
+        tell(str(caught.value.pid))
+
+    assert in_child(child) == (0, [str(os.getpid())])
+    held[0].partition("t").append(b"still mine")
+    with pytest.raises(StoreLockedError):
+        segstore.open(store_dir)
+    held[0].close()
+
+
+@pytest.mark.kind("kills")
 def test_the_lock_ends_with_the_writer_although_its_child_lives(store_dir: Path) -> None:
     def writer(tell: Tell) -> None:
         store = segstore.open(store_dir)

@@ -630,12 +630,14 @@ _begun: dict[str, weakref.ref[StoreWriter]] = {}
 
 def let_go_of_lost(files: Files, root: str) -> None:
     """Release a writer of this directory if nothing refers to its store, because Ctrl-C interrupted the open
-    or close. The garbage collector runs first, because the store may be part of a reference cycle.
+    or close. The garbage collector runs first, because the store may be part of a reference cycle. A writer
+    that this process has inherited by a fork is not released: it belongs to the parent, and its threads are
+    not in this process.
     """
     gc.collect()
     begun = _begun.get(files.real_path(root))
     writer = None if begun is None else begun()
-    if writer is not None and writer.is_lost:
+    if writer is not None and not writer.context.inherited and writer.is_lost:
         writer.let_go()
 
 

@@ -11,6 +11,7 @@ from faulty.world import World
 from places import GOLDEN
 
 import segstore
+from segstore.errors import StorageError
 from segstore.files import Files
 from segstore.storage.staging import Stager, seal
 
@@ -30,20 +31,32 @@ def three_logs(world: World) -> None:
     world.append(n=3)
 
 
+def staged(world: World, parts: dict[tuple[str, int], list[bytes]]) -> object:
+    """Return what a stager of these values hands over; the text of its error if one of its calls fails."""
+    try:
+        with Stager(world.root, files=world.files) as stager:
+            for (topic, partition), values in parts.items():
+                stager.append_batch(topic, partition, values, batch_bytes=200)
+            return stager.finish()
+    except StorageError as error:
+        return str(error)
+
+
 def stage_apart(world: World, name: str) -> None:
     """Stage in a forked process, and seal here: the store that is open adopts it."""
     parts = world.begin(name, PLACES, 12)
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
-        with Stager(world.root, files=world.files) as stager:
-            for (topic, partition), values in parts.items():
-                stager.append_batch(topic, partition, values, batch_bytes=200)
-            os.write(writing, pickle.dumps(stager.finish()))
-        os._exit(0)
+        try:
+            os.write(writing, pickle.dumps(staged(world, parts)))
+        finally:
+            os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
         message = pickle.load(pipe)
     os.waitpid(child, 0)
+    if isinstance(message, str):
+        raise StorageError(message)
     seal(world.root, name, [message], files=world.files)
     world.ended(name, "there")
 
