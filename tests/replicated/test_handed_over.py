@@ -57,7 +57,7 @@ def test_what_is_in_memory_no_more_is_read_from_disk(
     _, log = opened(three)
     monkeypatch.setattr(RecentAppends, "take", lambda *asked: None)
     log.append(b"v", headers=[("not", b"inline")])
-    assert reads["reads"] >= 2 or three.inline
+    until(lambda: reads["reads"] >= 2 or three.inline)  # a follower that lags may read after the append
     three.close()
     assert len({log_bytes(path / "t-0") for path in three.paths}) == 1
 

@@ -17,6 +17,8 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("strace") is None, reason="there is no strace"),
     pytest.mark.kind("members of a shared store"),
 ]
+OF_MEMORY = re.compile(r" (brk|madvise)\(|MAP_ANONYMOUS")
+"""Calls by which the interpreter gets memory, which it may do at any moment."""
 OF_SHARING = re.compile(r"\.segstore/(shared|members|host)\b")
 
 
@@ -34,7 +36,8 @@ def between_marks(lines: list[str]) -> Counter[str]:
     """Return how often the marking thread has made each call between its marks."""
     first, second = [at for at, line in enumerate(lines) if re.match(r"\d+ +getsid\(0\)", line)]
     thread = lines[first].split()[0]
-    calls = (re.match(rf"{thread} +(\w+)\(", line) for line in lines[first + 1 : second])
+    within = (line for line in lines[first + 1 : second] if not OF_MEMORY.search(line))
+    calls = (re.match(rf"{thread} +(\w+)\(", line) for line in within)
     return Counter(found[1] for found in calls if found)
 
 
