@@ -187,6 +187,11 @@ class Background(threading.Thread):
         """
         return super().is_alive() and not self._ended.is_open and not others_are_gone()
 
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the thread has called `run`, or is about to."""
+        return self._begun
+
     def _start(self) -> None:
         try:
             super().start()

@@ -68,11 +68,13 @@ def _join(context: StoreContext, config: StoreConfig, *, may_host: bool) -> Stor
     guest = StoreGuest(context, config, file, members, may_host=may_host)
     try:
         guest.begin()
-    except HostUnavailableError:
+    except BaseException as error:
+        # The guest's thread may run already. It is stopped before the slot is released: it writes into the
+        # slot, which the next open of this process may get.
+        guest.abandon()
         members.close()
-        return None
-    except BaseException:
-        members.close()
+        if isinstance(error, HostUnavailableError):
+            return None
         raise
     return guest
 

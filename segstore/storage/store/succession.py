@@ -59,13 +59,19 @@ class Succession:
             self._done.open()
             os.eventfd_write(self._event, 1)
         self._thread.join(seconds)
+        if not self._thread.has_begun:  # after `join` it will not begin either
+            self._end()
 
     def _run(self) -> None:
         try:
             while not self._done.is_open and not self._await_end():
                 """Another member has become the host, so wait for the end of that host."""
         finally:
-            with self._closing:
+            self._end()
+
+    def _end(self) -> None:
+        with self._closing:
+            if not self._ended.is_open:
                 self._ended.open()
                 os.close(self._event)
 

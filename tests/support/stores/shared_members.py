@@ -166,7 +166,7 @@ class MemberProcess:
         """Close its store in an orderly way, and wait for its end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        assert self._process.wait(PATIENCE) == 0
+        assert self._process.wait(PATIENCE) == 0, f"{self.pid} has ended with {self._process.returncode}"
 
     def __enter__(self) -> MemberProcess:
         return self
