@@ -193,13 +193,22 @@ class Server:
         return [Code(each.error_code).name for each in answer.topics[0].partitions]
 
     def committed(self, *partitions: int) -> list[int]:
-        """Return the committed offsets, as anybody may fetch them."""
+        """Return the committed offsets, as anybody may fetch them, once no transaction is open over them: a
+        broker ends one behind its answer.
+        """
         asked = FETCH.OffsetFetchRequestGroup(
             group_id="g",
             topics=[FETCH.OffsetFetchRequestTopics(name="t", partition_indexes=list(partitions))],
         )
-        (group,) = self._wire.ask("OffsetFetch", 9, require_stable=True, groups=[asked]).groups
-        return [each.committed_offset for each in group.topics[0].partitions]
+        found: list[Any] = []
+
+        def stable() -> bool:
+            (group,) = self._wire.ask("OffsetFetch", 9, require_stable=True, groups=[asked]).groups
+            found[:] = group.topics[0].partitions
+            return all(each.error_code != Code.UNSTABLE_OFFSET_COMMIT for each in found)
+
+        until(stable)
+        return [each.committed_offset for each in found]
 
     def fetch(self, name: str, since: int) -> str:
         epoch = self._epochs[name] + since

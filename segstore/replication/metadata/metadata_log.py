@@ -112,7 +112,8 @@ class MetadataLog:
         opening = VotersOpening(voters, total, on_voter_lost, config)
         opening.agree()
         opening.complete()
-        made = cls(opening.live, total, opening.begin_epoch(), on_voter_lost, config)
+        state = opening.begin_epoch()  # a voter that fails in this call is not in `opening.live` afterwards
+        made = cls(opening.live, total, state, on_voter_lost, config)
         try:
             for voter in opening.live:
                 made._start(voter)

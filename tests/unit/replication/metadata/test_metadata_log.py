@@ -25,6 +25,7 @@ from segstore.errors import (
     InvalidArgumentError,
     QuorumLostError,
     StaleDirectoryError,
+    StorageError,
 )
 from segstore.records import scan
 from segstore.replication.metadata.metadata_log import MetadataLog
@@ -243,6 +244,29 @@ def test_voters_that_are_there_twice_are_refused(root: Path) -> None:
         for voters in ([*opened.voters(), opened.voters()[0]], [*opened.voters(), *opened.voters()]):
             with pytest.raises(InvalidArgumentError, match="different"):
                 MetadataLog.open(voters, 3)
+
+
+def test_r31_nobody_waits_for_a_voter_that_was_lost_by_the_new_epoch(root: Path) -> None:
+    """The log counted it as live: if another one failed, an append waited for ever for its answer."""
+    files = {id_: FailingFiles({"pwrite"}, OSError(5, "injected"), nth=0) for id_ in (1, 2)}
+    with quorum(root):
+        pass
+    begin_epoch = VoterLog.begin_epoch
+
+    def failing(self: VoterLog, state: QuorumState) -> None:
+        if self.id == 1:
+            raise StorageError(5, "injected")
+        begin_epoch(self, state)
+
+    with pytest.MonkeyPatch.context() as planted:
+        planted.setattr(VoterLog, "begin_epoch", failing)
+        opened = Quorum(root, files=files)
+    assert opened.lost == [1]
+    assert opened.log.voters == (0, 2)
+    files[2].arm()
+    with pytest.raises(QuorumLostError, match=r"voter 2: .*injected"):
+        opened.log.append([numbered(1)])
+    opened.close()
 
 
 def test_r31_a_lost_majority_is_lost_for_good(root: Path) -> None:
