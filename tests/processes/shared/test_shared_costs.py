@@ -34,7 +34,7 @@ def traced(root: Path, trace: Path, shared: bool | str, work: str) -> list[str]:
 
 def between_marks(lines: list[str]) -> Counter[str]:
     """Return how often the marking thread has made each call between its marks."""
-    first, second = [at for at, line in enumerate(lines) if re.match(r"\d+ +getsid\(0\)", line)]
+    first, second = [at for at, line in enumerate(lines) if re.match(r"\d+ +getsid\(0", line)]
     thread = lines[first].split()[0]
     within = (line for line in lines[first + 1 : second] if not OF_MEMORY.search(line))
     calls = (re.match(rf"{thread} +(\w+)\(", line) for line in within)

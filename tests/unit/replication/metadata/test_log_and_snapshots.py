@@ -180,9 +180,8 @@ def test_nothing_goes_before_a_majority_has_the_snapshot(root: Path, clock: Cloc
         until(lambda: [start_of(opened, voter) for voter in ALL] == [found.end_offset, found.end_offset, 0])
         until(lambda: alone not in snapshots_of(root, 0))  # removed behind the cut of the log
         until(lambda: files[2].refused == 2)
-        until(
-            lambda: not list((root / "2/__cluster_metadata-0").glob("*.part"))
-        )  # removed behind the refusal
+        # The part of the file is removed behind the refusal.
+        until(lambda: not list((root / "2/__cluster_metadata-0").glob("*.part")))
         assert opened.log.voters == ALL
     with quorum(root, (0, 2), clock=clock) as opened:
         assert numbers(opened.log) == [1, 2, 3]
