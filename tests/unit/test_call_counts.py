@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections import Counter
@@ -42,11 +43,13 @@ def calls(
         if event == "call":
             counted[f"{frame.f_globals.get('__name__')}:{frame.f_code.co_name}"] += 1
 
+    gc.disable()  # a collection would run callbacks of others, such as hypothesis
     sys.setprofile(profile)
     try:
         function(*arguments)
     finally:
         sys.setprofile(None)
+        gc.enable()
     return counted
 
 
