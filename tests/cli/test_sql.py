@@ -7,6 +7,8 @@ import io
 import json
 import signal
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -350,6 +352,35 @@ def test_ctrl_c_ends_a_query_with_one_line(place: Path) -> None:
         assert terminal.end() == 130
     assert terminal.plain().split("1 row")[1].strip().splitlines()[-1] == "segstore: interrupted"
     assert "Traceback" not in terminal.plain()
+
+
+def test_ctrl_c_that_comes_just_before_the_wait_ends_a_query(place: Path) -> None:
+    """A signal that another thread gets does not end the main thread's sleep, just as one that comes after
+    Python's last check for signals. The query is interrupted in the end if the handler does not run.
+    """
+    ended, late = threading.Event(), list[str]()
+    with (
+        segstore.open(place, mode="r") as store,
+        SqlSession(store, ENDLESS, {}, "read_uncommitted") as session,
+    ):
+
+        def ring() -> None:
+            until(lambda: session._running.running())
+            time.sleep(0.5)  # so that the endless call runs, and the main thread waits
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            if not ended.wait(PATIENCE):
+                late.append("the wait went on")
+                session._con.interrupt()
+
+        ringing = threading.Thread(target=ring)
+        ringing.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                list(session.results())
+        finally:
+            ended.set()
+            ringing.join()
+    assert late == []
 
 
 @pytest.mark.parametrize("is_taken", [False, True])
