@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import count
 from queue import Empty, SimpleQueue
 
-from segstore.threads import take
+from segstore.threads import longest_sleep, take
 
 _LONGEST_WAIT = 1e9  # seconds
 
@@ -54,8 +54,11 @@ class ChangeCounter:
         self._waiting.append(mine)
         try:
             # This thread is in the list now: each `increment` after the comparison wakes it.
-            if self.number == seen:
+            began = now = time.monotonic()
+            while self.number == seen and (left := began + seconds - now) > 0:
                 with suppress(Empty):
-                    take(mine, seconds)
+                    take(mine, min(left, longest_sleep(now - began)))
+                    return
+                now = time.monotonic()
         finally:
             self._waiting.remove(mine)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 HEADER = ends_header.SIZE
 SLOT = lib.SEG_ENDS_SLOT
 STEP = 65536
-_LONGEST_WAIT = 86_400.0  # the longest wait, in seconds; longer waits are shortened to this time
+_LONGEST_WAIT = 86_400.0  # the longest sleep in C, in seconds
 _SPINS = 1000
 _PATIENCE = 50  # the longest wait of a reader for the end of a publication, in milliseconds
 
@@ -224,7 +224,9 @@ class _Mapped:
 
     @calls_out  # a signal handler that runs during the sleep may call the store
     def wait(self, seen: int, seconds: float) -> None:
-        """Sleep until `publications` differs from `seen`, `seconds` have passed, or a signal arrives."""
+        """Sleep until `publications` differs from `seen`, or `seconds` have passed. A signal mostly ends the
+        sleep at once; if it comes just before a sleep, its handler runs after `longest_sleep`.
+        """
         began = now = time.monotonic()
         end = began + max(0.0, seconds)
         while True:

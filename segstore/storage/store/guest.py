@@ -260,6 +260,15 @@ class StoreGuest(StoreReader):
 
     # --- closing --------------------------------------------------------------------------
 
+    def undo(self) -> None:
+        """Stop what a failed `begin` has started. The context stays open, because the caller uses it for its
+        next try.
+        """
+        if self._succession is not None:
+            self._succession.stop()
+        if self.host is not None:
+            self.host.let_go()
+
     def abandon(self) -> None:
         """Stop the threads of the store, because nothing refers to the store."""
         if self._succession is not None:

@@ -71,7 +71,7 @@ def _join(context: StoreContext, config: StoreConfig, *, may_host: bool) -> Stor
     except BaseException as error:
         # The guest's thread may run already. It is stopped before the slot is released: it writes into the
         # slot, which the next open of this process may get.
-        guest.abandon()
+        guest.undo()
         members.close()
         if isinstance(error, HostUnavailableError):
             return None

@@ -128,6 +128,7 @@ class TopicAdmin:
 
     def _bring(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
         """Change a topic's settings, then its partitions, to those of `info`. Return the changed topic."""
+        self._finish_earlier(before)
         if info.settings != before.settings:
             before = self._alter(before, replace(before, settings=info.settings, ours=True, lost=None))
         listed = set(info.partition_ids)
@@ -145,6 +146,15 @@ class TopicAdmin:
                 before = self._remove_partitions(before, info.partition_ids)
         return before
 
+    def _finish_earlier(self, before: TopicInfo) -> None:
+        """Finish an earlier change of a topic that has failed. Raises OSError."""
+        if before.name in self._unsettled:
+            self._topic_files.write(before)
+            self._unsettled.discard(before.name)
+        if before.name in self._shrunk:
+            self._finish_shrinking(before)
+            self._remove_graves()
+
     def _remove_partitions(self, before: TopicInfo, stays: tuple[int, ...]) -> TopicInfo:
         """Remove all partitions of a topic except `stays`, and return the changed topic."""
         info = replace(before, partition_ids=stays, ours=True)
@@ -157,8 +167,8 @@ class TopicAdmin:
         try:
             self._write(before, info)
         except OSError:
-            # If the settings may list only the partitions of `info`, the next open may delete the others. So
-            # no later append to the others is acknowledged.
+            # If the settings may list only the partitions of `info`, the next open may not have the others.
+            # So no later append to the others is acknowledged.
             if info.name in self._unsettled:
                 self._hide_removed(before, info)
             raise
@@ -340,15 +350,16 @@ class TopicAdmin:
         self._dying[info.name] = info
 
     def finish_deletions(self) -> None:
-        """Finish the deletions that an error or an interrupt has stopped, and write the settings that could
-        not be restored, before the store is marked as closed. The caller holds the store's lock. Raises
-        OSError; the next open tries again.
+        """Write the settings that could not be restored, and finish the deletions that an error or an
+        interrupt has stopped, before the store is marked as closed. The caller holds the store's lock. Raises
+        OSError; the next open finishes the deletions.
         """
-        for info in list(self._dying.values()):
-            self._bury_dying(info)
+        # The settings come first, because only this process knows them.
         for name in [name for name in self._unsettled if name in self.topics]:
             self._topic_files.restore(self.topics[name])
         self._unsettled.clear()
+        for info in list(self._dying.values()):
+            self._bury_dying(info)
         for info in [self.topics[name] for name in self._shrunk if name in self.topics]:
             self._finish_shrinking(info)
         if self._has_graves:

@@ -75,6 +75,26 @@ def test_a_join_that_fails_leaves_no_thread_and_no_descriptor(tmp_path: Path, af
         assert guest.run(f"failed_opens({after})") == [before, 0]
 
 
+UNAVAILABLE = """
+from segstore.errors import HostUnavailableError
+from segstore.storage.store.guest import StoreGuest
+begin, ran = StoreGuest.begin, threading.Event()
+def ending(self):
+    StoreGuest.begin = begin
+    raise HostUnavailableError(store.path, 0, False)
+StoreGuest.begin = ending
+with segstore.open(store.path, shared='guest', timeout=30) as mine:
+    mine.context.scheduler.after(0, ran.set)
+    ran.wait(30)
+"""
+
+
+def test_an_open_that_meets_a_host_s_end_has_its_background_work(tmp_path: Path) -> None:
+    with members(tmp_path / "s", True, "guest") as (_, guest):
+        guest.run(UNAVAILABLE)
+        assert guest.run("ran.is_set()")
+
+
 def test_a_host_whose_end_was_interrupted_is_let_go(tmp_path: Path) -> None:
     with members(tmp_path / "s", True, "guest") as (host, guest):
         host.append("x")
