@@ -53,7 +53,9 @@ class Fetchers:
         return self._logs
 
     def follow(self, logs: Iterable[FollowedLog], leaders: Mapping[Key, LeaderAndEpoch]) -> None:
-        """From now on, fetch for these logs and no others, each from its leader in `leaders`."""
+        """From now on, fetch for these logs and no others, each from its leader in `leaders`. Raises
+        IllegalStateError if a fetcher's thread can't be started; the next call tries again.
+        """
         held = {each.key: each for each in logs}
         for key, led in leaders.items():
             if key in held:
@@ -74,16 +76,15 @@ class Fetchers:
         for each in held.values():
             by_leader.setdefault(each.led.leader, []).append(each)
         by_leader.pop(NO_LEADER, None)
-        begun = []
         with self._lock:
             if self._closed:
                 return
             self._logs, self._by_leader = held, by_leader
             for node in by_leader.keys() - self._fetchers.keys():
-                begun.append(ReplicaFetcher(node, self._cluster, self._terms, self))
-                self._fetchers[node] = begun[-1]
-        for fetcher in begun:
-            fetcher.start()
+                fetcher = ReplicaFetcher(node, self._cluster, self._terms, self)
+                # If no thread can be started, the fetcher is not registered, so the next `follow` makes one.
+                fetcher.start()
+                self._fetchers[node] = fetcher
 
     def stop(self, seconds: float) -> bool:
         """Stop all fetchers. Wait for the end of each for at most `seconds`, and return whether all have

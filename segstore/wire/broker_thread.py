@@ -31,7 +31,7 @@ class BrokerThread(ABC):
         self._backoff = Backoff(self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread. Raises IllegalStateError if the system allows no more threads."""
         Background(self._run, f"segstore-{self._kind}-{self.node}").start()
 
     def close(self, seconds: float) -> bool:

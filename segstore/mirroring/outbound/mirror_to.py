@@ -214,7 +214,7 @@ class MirrorTo(Running):
 
     def _take(self) -> None:
         """Read the topics here and at the target. Update the logs that are sent, and their leaders at the
-        target.
+        target. Raises IllegalStateError if a sender's thread can't be started.
         """
         chosen, problems = self._chosen()
         # The target is asked even if there are no topics, because the request shows whether the target
@@ -235,11 +235,11 @@ class MirrorTo(Running):
                 log.warning("topic %r is not mirrored: %s", name, problem)
         with self._lock:
             self._problems, self._logs, self._leaders = problems, logs, leaders
-            new = [node for node in {*leaders.values()} - {NO_LEADER} if node not in self._senders]
-            made = [OutboundSender(node, self.store, self._cluster, self) for node in new]
-            self._senders.update(zip(new, made, strict=True))
-        for each in made:
-            each.start()
+            for node in {*leaders.values()} - {NO_LEADER} - self._senders.keys():
+                sender = OutboundSender(node, self.store, self._cluster, self)
+                # If no thread can be started, the sender is not registered, so the next round makes one.
+                sender.start()
+                self._senders[node] = sender
         self._rounds += 1
 
     def _chosen(self) -> tuple[dict[str, TopicInfo], dict[str, SegstoreError]]:
