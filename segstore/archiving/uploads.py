@@ -15,7 +15,7 @@ from segstore.archiving.claim import WritableObjects
 from segstore.archiving.object_names import SEGMENT_SUFFIXES, TopicIdPartition
 from segstore.archiving.pieces import ArchivedSegment, Source, source_of
 from segstore.archiving.stretches import STEP, LogFile, crc_of
-from segstore.errors import ArchiveError, StoreClosedError, copy_of
+from segstore.errors import ArchiveError, IllegalStateError, StoreClosedError, copy_of
 from segstore.files import Files
 from segstore.storage.segment.segment import Segment as LocalSegment
 from segstore.threads import Background
@@ -65,12 +65,25 @@ class Uploads:
         return [each.result for each in found]  # type: ignore[misc]
 
     def begin(self, number: int, call: Callable[[], T], outcomes: SimpleQueue[Done[T]]) -> None:
-        """Queue a call for a thread, which makes the call and puts its outcome into `outcomes`."""
+        """Queue a call for a thread, which makes the call and puts its outcome into `outcomes`. If there is
+        no thread and none can be started, make the call now.
+        """
         if len(self._threads) < self._most:
-            thread = Background(self._run, self._name)
-            self._threads.append(thread)
+            self._start()
+        asked = _AskedUpload(number, call, outcomes)
+        if self._threads:
+            self._waiting.put(asked)
+        else:
+            self._make(asked)
+
+    def _start(self) -> None:
+        thread = Background(self._run, self._name)
+        # An interrupt of `start` may leave a thread that begins later, so `close` must know the thread.
+        self._threads.append(thread)
+        try:
             thread.start()
-        self._waiting.put(_AskedUpload(number, call, outcomes))
+        except IllegalStateError:
+            self._threads.remove(thread)
 
     def close(self) -> None:
         """Stop the threads. Calls that have not begun fail with StoreClosedError."""
@@ -88,14 +101,17 @@ class Uploads:
 
     def _run(self) -> None:
         while (asked := self._waiting.get()) is not None:
-            try:
-                if self._over:
-                    raise StoreClosedError("the archiver has ended")
-                done = Done(asked.number, asked.call(), None)
-            except BaseException as error:  # the archiver's thread raises the error
-                done = Done(asked.number, None, error)
-            asked.outcomes.put(done)
-            del asked, done
+            self._make(asked)
+            del asked
+
+    def _make(self, asked: _AskedUpload) -> None:
+        try:
+            if self._over:
+                raise StoreClosedError("the archiver has ended")
+            done = Done(asked.number, asked.call(), None)
+        except BaseException as error:  # the archiver's thread raises the error
+            done = Done(asked.number, None, error)
+        asked.outcomes.put(done)
 
 
 class SealedSegment(NamedTuple):
