@@ -209,6 +209,13 @@ class Background(threading.Thread):
         finally:
             self._ended.open()
 
+    def settle(self) -> bool:
+        """Return whether the thread has begun. If it has not, because `start` was interrupted or has failed,
+        it will not call `run` afterwards.
+        """
+        self.join(0)
+        return self._begun
+
     def join(self, timeout: float | None = None) -> None:
         """Wait up to `timeout` seconds until the thread has stopped. If the thread has not begun, it will not
         call `run` afterwards. If the thread itself calls this, return at once.

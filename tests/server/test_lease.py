@@ -5,16 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from refused_threads import refused
 from sent import of_values
 from waiting import PATIENCE, until
 from wire_client import WireClient
 
 import segstore
-from segstore.errors import ConfigError, DemotedError, InvalidArgumentError, InvalidTypeError
+from segstore.errors import (
+    ConfigError,
+    DemotedError,
+    IllegalStateError,
+    InvalidArgumentError,
+    InvalidTypeError,
+)
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.storage.log import lease_term
@@ -145,6 +153,29 @@ def test_what_serve_refuses(store: segstore.Store, given: str) -> None:
     else:
         with segstore.open(store.path, mode="r") as reader, pytest.raises(segstore.SegstoreError):
             segstore.serve(reader, port=0, lease=Lease(1))
+
+
+@pytest.mark.parametrize("ended", ["interrupted", "no thread"])
+def test_a_lease_that_could_not_begin_begins_with_the_next_server(store: segstore.Store, ended: str) -> None:
+    calls: list[None] = []
+
+    def lease() -> int:
+        calls.append(None)
+        if len(calls) == 1 and ended == "interrupted":
+            raise KeyboardInterrupt
+        return 5
+
+    serve = partial(segstore.serve, store, port=0, lease=lease, lease_interval_ms=10)
+    if ended == "interrupted":
+        with pytest.raises(KeyboardInterrupt):
+            serve()
+    else:
+        with refused("segstore-lease"), pytest.raises(IllegalStateError, match="no more threads"):
+            serve()
+    with serve():
+        assert leads(store)
+        count = len(calls)
+        until(lambda: len(calls) > count + 3)
 
 
 def test_a_lease_that_does_not_answer_is_over_in_time(store_dir: Path) -> None:

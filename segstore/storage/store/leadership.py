@@ -47,20 +47,26 @@ class Leadership:
 
     def begin(self, lease: Lease, interval: float, deadline: float) -> None:
         """Call `lease` now, then every `interval` seconds in another thread. A token is valid for `deadline`
-        seconds after the call that returned it. A second `begin` with the same lease does nothing. Raises
-        InvalidArgumentError if a different lease was begun before.
+        seconds after the call that returned it. A second `begin` with the same lease does nothing, or
+        continues if the first was interrupted or has failed. Raises InvalidArgumentError if a different lease
+        was begun before, and IllegalStateError if no thread can be started.
         """
-        if self._watch is not None:
-            if self._watch.lease is not lease:
-                raise InvalidArgumentError("lease: this store has another one already, until it is closed")
-            return
+        watch = self._watch or self._watched(lease, interval, deadline)
+        if watch.lease is not lease:
+            raise InvalidArgumentError("lease: this store has another one already, until it is closed")
+        if not watch.has_begun:
+            watch.ask()
+            watch.start()
+
+    def _watched(self, lease: Lease, interval: float, deadline: float) -> LeaseWatch:
+        """Refuse appends until `lease` returns a token. The lease is not called yet."""
         self._deadline = deadline
         self._term = LeaseTerm(self._primary.closed_by(_NOT_YET))
-        self._watch = LeaseWatch(lease, interval, self._use, self._miss, self._done)
-        self._primary.lead_by(self._term, self._watch.soon)
-        self._watch.ask()
-        self._watch.start()
+        watch = LeaseWatch(lease, interval, self._use, self._miss, self._done)
+        self._primary.lead_by(self._term, watch.soon)
         self._scheduler.every(interval, self._look)
+        self._watch = watch
+        return watch
 
     def close(self, seconds: float = 5.0) -> None:
         """Stop calling the lease. Wait at most `seconds` for a call of the lease that has not returned."""

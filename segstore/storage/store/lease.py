@@ -65,13 +65,22 @@ class LeaseWatch:
         self.lease, self._seconds, self._done = lease, seconds, done
         self._use, self._missed = use, missed
         self._wakeups: SimpleQueue[None] = SimpleQueue()
-        self._ended = Latch()
+        self._thread: Background | None = None
         self.error: Exception | None = None
         """The error that the lease or `use` raised at the last call; None if neither raised one."""
 
     def start(self) -> None:
-        """Start the thread. To stop the thread at once, open `done`, then call `soon`."""
-        Background(self._run, "segstore-lease").start()
+        """Start the thread, if no earlier call has. To stop the thread at once, open `done`, then call
+        `soon`. Raises IllegalStateError if no thread can be started.
+        """
+        if self._thread is None or not self._thread.settle():
+            self._thread = Background(self._run, "segstore-lease")
+            self._thread.start()
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the thread calls the lease, or has called it."""
+        return self._thread is not None and self._thread.has_begun
 
     def soon(self) -> None:
         """Make the thread call the lease function now."""
@@ -91,18 +100,16 @@ class LeaseWatch:
 
     def wait(self, seconds: float) -> None:
         """Wait at most `seconds` until the thread has stopped."""
-        self._ended.wait(seconds)
+        if self._thread is not None:
+            self._thread.join(seconds)
 
     def _run(self) -> None:
-        try:
-            while not self._done.is_open:
-                self.ask()
-                try:
-                    take(self._wakeups, self._seconds)
-                except Empty:
-                    continue
-        finally:
-            self._ended.open()
+        while not self._done.is_open:
+            self.ask()
+            try:
+                take(self._wakeups, self._seconds)
+            except Empty:
+                continue
 
 
 def check_above(token: int, known: int) -> None:
