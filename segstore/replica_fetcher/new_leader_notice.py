@@ -30,41 +30,46 @@ class Announcer:
 
     def __init__(self, store: Store) -> None:
         self._context = store.context
-        self._closing, self._ended = Latch(), Latch()
-        self._ended.open()
-        self._lock = Mutex()
+        self._closing, self._lock = Latch(), Mutex()
         self._settings: WireConfig | None = None
+        self._thread: Background | None = None
+        self._is_begun = False
         self._cluster: Cluster | None = None
         self._error = ""
 
     def announce(self, settings: WireConfig) -> None:
         """If this store was promoted and its old primary was not notified yet, start the thread, which
         notifies the old primary. `settings` are client settings for the connection. If the method was called
-        before, only set `settings`. Raises CorruptCheckpointError, StorageError.
+        before, only set `settings`. Raises CorruptCheckpointError, StorageError, and IllegalStateError if no
+        thread can be started.
         """
         with self._lock:
-            has_begun, self._settings = self._settings is not None, settings
-            if has_begun or self._closing.is_open:
-                return
-            with os_errors():
-                promotion = PROMOTION.read(self._context.files, self._context.root)
-            if promotion is not None and not promotion.told:
-                self._ended = Latch()
-                Background(lambda: self._run(promotion), "segstore-announcer").start()
+            self._settings = settings
+            if not self._is_begun and not self._closing.is_open:
+                self._begin()
+                # This line comes last, so that after an error or an interrupt the next call begins again.
+                self._is_begun = True
+
+    def _begin(self) -> None:
+        if self._thread is not None and self._thread.settle():
+            return
+        with os_errors():
+            promotion = PROMOTION.read(self._context.files, self._context.root)
+        if promotion is not None and not promotion.told:
+            self._thread = Background(lambda: self._run(promotion), "segstore-announcer")
+            self._thread.start()
 
     def close(self, seconds: float = 30.0) -> None:
         """Stop the thread, and wait for its end for at most `seconds`."""
         self._closing.open()
         if (cluster := self._cluster) is not None:
             cluster.abort()
-        self._ended.wait(seconds)
+        if self._thread is not None:
+            self._thread.join(seconds)
 
     def _run(self, promotion: Promotion) -> None:
-        try:
-            while not self._is_over() and not self._notify(promotion):
-                self._closing.wait(_PAUSE)
-        finally:
-            self._ended.open()
+        while not self._is_over() and not self._notify(promotion):
+            self._closing.wait(_PAUSE)
 
     def _is_over(self) -> bool:
         """Return whether the store is closing, or was demoted after the promotion."""

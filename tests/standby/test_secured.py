@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from certificates import certificates
 from cli import run, start_program
+from refused_threads import refused
 from waiting import PATIENCE, until
 
 import segstore
 from segstore.coordinator.shared import shared
-from segstore.errors import ConfigError, DemotedError
+from segstore.errors import ConfigError, DemotedError, IllegalStateError
 from segstore.files import Files
 from segstore.replica_fetcher.new_leader_notice import Announcer
 from segstore.storage.meta.promotion import PROMOTION
@@ -77,6 +78,19 @@ def test_a_promoted_store_tells_a_primary_with_tls_and_sasl(
                 primary.store.partition("a").append(b"3")
 
 
+def test_a_promoted_store_without_a_thread_tells_it_when_it_is_served_again(
+    primary: Secured, store_dir: Path
+) -> None:
+    standby = primary.follow(store_dir)
+    assert standby.wait_caught_up(LIMIT)
+    with standby.promote("dead") as store:
+        with refused("segstore-announcer"), pytest.raises(IllegalStateError, match="no more threads"):
+            segstore.serve(store, port=0, old_primary=primary.client)
+        assert not is_told(store_dir)
+        with segstore.serve(store, port=0, old_primary=primary.client):
+            until(lambda: is_told(store_dir))
+
+
 def test_the_commands_take_settings_of_the_client(primary: Secured, store_dir: Path, tmp_path: Path) -> None:
     given = [part for name, value in primary.client.items() for part in ("--set", f"{name}={value}")]
     result = run("follow", primary.server.bootstrap_servers, store_dir, "--once", *given)
@@ -125,5 +139,8 @@ def test_a_promoted_store_that_was_demoted_tells_nobody(
         with segstore.follow(server.bootstrap_servers, store_dir.with_name("next"), config=QUICK) as other:
             assert other.wait_caught_up(LIMIT)
             other.promote("reachable", timeout_ms=LIMIT).close()
-        assert shared(store, Announcer)._ended.wait(PATIENCE)
+        announcer = shared(store, Announcer)._thread
+        assert announcer is not None
+        announcer.join(PATIENCE)
+        assert not announcer.is_alive()
     assert not is_told(store_dir)
