@@ -33,7 +33,7 @@ from segstore.storage.log.read import FetchDataInfo
 from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.segment.metadata_snapshot import SnapshotId
 from segstore.storage.store.writer import StoreWriter
-from segstore.threads import Background, Latch, others_are_gone
+from segstore.threads import Background, others_are_gone
 
 log = Logger("segstore")
 
@@ -64,7 +64,7 @@ class VoterLog:
         self.id, self.writer = voter.id, voter.writer
         self.error: Exception | None = None
         self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._ended = Latch()
+        self._thread: Background | None = None
         with os_errors(), self.writer.context.reserve:
             self.writer.topic_admin.make(config.topic)
             self._partition = self.writer.partition(CLUSTER_METADATA, 0)
@@ -285,7 +285,8 @@ class VoterLog:
         """
         self._lost = lost
         self._keeper.listen(lambda snapshot: kept(self.id, snapshot), covered)
-        Background(self._run, f"segstore-metadata-{self.id}").start()
+        self._thread = Background(self._run, f"segstore-metadata-{self.id}")
+        self._thread.start()
 
     def post(self, data: bytes, answers: WriteAnswers) -> None:
         """Queue complete batches. The thread appends them in the order of the calls, syncs them, and puts the
@@ -323,7 +324,11 @@ class VoterLog:
         """Wait for the end of each of the two threads for at most `seconds`. Return whether both have
         ended.
         """
-        return (others_are_gone() or self._ended.wait(seconds)) and self.kept(seconds)
+        if self._thread is not None:
+            self._thread.join(seconds)
+            if self._thread.is_alive():
+                return False
+        return self.kept(seconds)
 
     def kept(self, seconds: float) -> bool:
         """Wait for the end of the `SnapshotKeeper`'s thread for at most `seconds`. Return whether it has
@@ -332,12 +337,9 @@ class VoterLog:
         return self._keeper.ended(seconds)
 
     def _run(self) -> None:
-        try:
-            while (work := self._asked.get()) is not None:
-                work()
-                del work
-        finally:
-            self._ended.open()
+        while (work := self._asked.get()) is not None:
+            work()
+            del work
 
     def _do(self, data: bytes, answers: WriteAnswers) -> None:
         failed = self._write(data) if self.error is None else None

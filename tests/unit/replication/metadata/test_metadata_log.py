@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 from faults import MUTATING, FailingFiles, HookedFiles
 from metadata_logs import ALL, Quorum, assert_sound, log_bytes, numbered, numbers, quorum, voter_of
+from refused_threads import refused
 from stores import as_the_same
 from waiting import until
 
 import segstore
 from segstore.errors import (
     ForkedError,
+    IllegalStateError,
     InvalidArgumentError,
     QuorumLostError,
     StaleDirectoryError,
@@ -392,6 +394,14 @@ def test_no_thread_is_left(root: Path) -> None:
         opened.log.add(voter_of(2, opened.stores[2]))
         opened.log.append([numbered(1)])
     until(lambda: not any(t.name.startswith("segstore-metadata") for t in {*threading.enumerate()} - before))
+
+
+def test_r31_an_open_that_gets_no_thread_waits_for_none(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with refused("segstore-metadata-1"), pytest.raises(IllegalStateError, match="no more threads"):
+        Quorum(root)
+    assert "still writes" not in caplog.text
+    with quorum(root) as opened:
+        opened.log.append([numbered(1)])
 
 
 def test_who_counts_already_is_not_added(root: Path) -> None:
