@@ -26,7 +26,7 @@ from segstore.operating.operated import Operated
 from segstore.operating.pages import Pages
 from segstore.storage.store.clients import Turn, Unwritten
 from segstore.storage.store.store import Store
-from segstore.threads import Background, Latch
+from segstore.threads import Background
 
 log = Logger("segstore")
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class HttpEndpoint:
         self.address = HttpAddress(wanted.host, self._sockets[0].getsockname()[1])
         for sock in self._sockets:
             forks.close_in_children(sock)
-        self._begun, self._is_over = Latch(), False
+        self._is_over = False
         self._thread = Background(self._run, "segstore-http")
         try:
             self._loop = asyncio.new_event_loop()
@@ -72,10 +72,19 @@ class HttpEndpoint:
             self._pages.start()
             self._thread.start()
         except BaseException as error:
-            self._discard()
+            self._undo()
             if isinstance(error, OSError):
                 raise ListenError(error.errno, error.strerror, str(self.address)) from error
             raise
+
+    def _undo(self) -> None:
+        """Stop what a failed or interrupted constructor has started."""
+        if self._thread.settle():
+            self.close()
+            return
+        self._discard()
+        if hasattr(self, "_loop"):
+            self._loop.close()
 
     def _discard(self) -> None:
         self._is_over = True

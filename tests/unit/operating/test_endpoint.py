@@ -20,6 +20,7 @@ from segstore.operating.endpoint import HttpEndpoint
 from segstore.operating.families import gauge
 from segstore.operating.operated import Operated
 from segstore.storage.store.stats import Family, Metric, MetricSample
+from segstore.threads import Background
 
 LARGE = 200_000
 
@@ -162,6 +163,24 @@ def test_no_descriptor_is_left() -> None:
         with shown() as endpoint:
             get(address(endpoint), "/metrics")
     until(lambda: opened() <= before)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_an_interrupted_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
+    def interrupted(thread: Background) -> None:
+        if begun or thread.name != "segstore-http":
+            start(thread)
+        if thread.name == "segstore-http":
+            raise KeyboardInterrupt
+
+    def left() -> tuple[set[str], list[str]]:
+        return {each.name for each in threading.enumerate()}, os.listdir("/proc/self/fd")
+
+    start, before = Background.start, left()
+    monkeypatch.setattr(Background, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        HttpEndpoint("0", Operated(list, list, list))
+    until(lambda: left() == before)
 
 
 def test_a_refused_client_may_end_what_it_sends(monkeypatch: pytest.MonkeyPatch) -> None:
