@@ -25,8 +25,9 @@ import _thread
 import contextlib
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -68,6 +69,16 @@ def longest_sleep(age: float) -> float:
     # Python checks for signals before the call of C, and after it. A signal that comes after the first check
     # and before the sleep does not end the sleep, and its handler runs only after the sleep.
     return max(FIRST_SLEEP, age * SLEEP_PER_AGE)
+
+
+def sleeps(seconds: float) -> Iterator[float]:
+    """Yield the lengths, in seconds, of the sleeps in C of a wait that begins now and lasts `seconds`. No
+    sleep is longer than `longest_sleep`. After each sleep the caller takes the next length.
+    """
+    began = now = time.monotonic()
+    while (left := began + seconds - now) > 0:
+        yield min(left, longest_sleep(now - began))
+        now = time.monotonic()
 
 
 def take(queue: SimpleQueue[T], seconds: float) -> T:

@@ -8,10 +8,10 @@ of the session, so that the main thread can handle Ctrl-C at once.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -26,7 +26,7 @@ from segstore.cli.sql_output import Result
 from segstore.errors import SegstoreError
 from segstore.storage.store.store import Store
 from segstore.tables.typed_columns import WAY_OUT
-from segstore.threads import longest_sleep
+from segstore.threads import sleeps
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -112,10 +112,10 @@ class SqlSession:
         done = self._running = Future[Any]()
         try:
             self._pool.submit(_carry_out, done, call, arguments)
-            began = time.monotonic()
             # A signal that comes just before a sleep does not end the sleep.
-            while not wait([done], longest_sleep(time.monotonic() - began)).done:
-                """The call goes on."""
+            for sleep in sleeps(math.inf):
+                if wait([done], sleep).done:
+                    break
             return done.result()
         except (duckdb.Error, pyarrow.ArrowException, OSError) as error:
             raise self._statement_error(error) from error

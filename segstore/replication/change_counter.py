@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import count
 from queue import Empty, SimpleQueue
 
-from segstore.threads import longest_sleep, take
+from segstore.threads import sleeps, take
 
 _LONGEST_WAIT = 1e9  # seconds
 
@@ -54,11 +54,11 @@ class ChangeCounter:
         self._waiting.append(mine)
         try:
             # This thread is in the list now: each `increment` after the comparison wakes it.
-            began = now = time.monotonic()
-            while self.number == seen and (left := began + seconds - now) > 0:
-                with suppress(Empty):
-                    take(mine, min(left, longest_sleep(now - began)))
+            for sleep in sleeps(seconds):
+                if self.number != seen:
                     return
-                now = time.monotonic()
+                with suppress(Empty):
+                    take(mine, sleep)
+                    return
         finally:
             self._waiting.remove(mine)

@@ -7,7 +7,6 @@ import io
 import json
 import signal
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ import pyarrow.ipc
 import pyarrow.parquet as pq
 import pytest
 from cli import json_lines, ok, run, start_program
+from late_signals import send_to_this_thread, sent
 from partitions import Partition
 from stores import START_MS
 from terminal import CTRL_C, Terminal
@@ -358,29 +358,19 @@ def test_ctrl_c_that_comes_just_before_the_wait_ends_a_query(place: Path) -> Non
     """A signal that another thread gets does not end the main thread's sleep, just as one that comes after
     Python's last check for signals. The query is interrupted in the end if the handler does not run.
     """
-    ended, late = threading.Event(), list[str]()
+
+    def ring() -> None:
+        until(lambda: session._running.running())
+        time.sleep(0.5)  # so that the endless call runs, and the main thread waits
+        send_to_this_thread(signal.SIGINT)
+
     with (
         segstore.open(place, mode="r") as store,
         SqlSession(store, ENDLESS, {}, "read_uncommitted") as session,
+        sent(ring, session._con.interrupt),
+        pytest.raises(KeyboardInterrupt),
     ):
-
-        def ring() -> None:
-            until(lambda: session._running.running())
-            time.sleep(0.5)  # so that the endless call runs, and the main thread waits
-            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-            if not ended.wait(PATIENCE):
-                late.append("the wait went on")
-                session._con.interrupt()
-
-        ringing = threading.Thread(target=ring)
-        ringing.start()
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                list(session.results())
-        finally:
-            ended.set()
-            ringing.join()
-    assert late == []
+        list(session.results())
 
 
 @pytest.mark.parametrize("is_taken", [False, True])

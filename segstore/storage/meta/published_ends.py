@@ -38,7 +38,7 @@ from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex, calls_out
 from segstore.storage.meta import ends_header
 from segstore.storage.meta.tailed_ends import TailedEnds
-from segstore.threads import longest_sleep
+from segstore.threads import sleeps
 
 if TYPE_CHECKING:
     from segstore.storage.meta.shared_header import SharedMap
@@ -227,16 +227,12 @@ class _Mapped:
         """Sleep until `publications` differs from `seen`, or `seconds` have passed. A signal mostly ends the
         sleep at once; if it comes just before a sleep, its handler runs after `longest_sleep`.
         """
-        began = now = time.monotonic()
-        end = began + max(0.0, seconds)
-        while True:
-            sleep = min(end - now, longest_sleep(now - began), _LONGEST_WAIT)
-            code = lib.seg_await(self._bytes, self._size, seen, int(sleep * 1e9))
-            now = time.monotonic()
-            if code != -errno.ETIMEDOUT or now >= end:
-                break
-        if code < 0 and -code not in (errno.ETIMEDOUT, errno.EINTR):
-            raise OSError(-code, os.strerror(-code), self._path)
+        for sleep in sleeps(seconds):
+            code = lib.seg_await(self._bytes, self._size, seen, int(min(sleep, _LONGEST_WAIT) * 1e9))
+            if code in (0, -errno.EINTR):
+                return
+            if code != -errno.ETIMEDOUT:
+                raise OSError(-code, os.strerror(-code), self._path)
 
     def wake(self) -> None:
         """Wake the threads of all processes in `wait`, and the threads of this process in

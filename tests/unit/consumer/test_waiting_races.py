@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from consumers import LONG_MS, replace_waits, tp
+from late_signals import handled, send_to_this_thread, sent
 from struck import struck
 from waiting import PATIENCE, until
 from waiting_consumers import at_the_end
@@ -83,13 +84,10 @@ def test_no_wake_is_lost(
 def test_ctrl_c_ends_a_wait_at_once(sides: Any) -> None:
     writer, store = sides
     with at_the_end(store) as consumer:
-        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-        try:
+        with handled(signal.SIGALRM, signal.default_int_handler):
             signal.setitimer(signal.ITIMER_REAL, 0.05)
             with pytest.raises(KeyboardInterrupt):
                 consumer.poll(LONG_MS)
-        finally:
-            signal.signal(signal.SIGALRM, before)
         writer.partition("t", 0).append(b"after")
         assert [record.value for record in consumer.poll(LONG_MS)[tp(0)]] == [b"after"]
 
@@ -102,34 +100,25 @@ def test_a_handler_runs_soon_if_its_signal_came_just_before_a_sleep(
     if another thread gets the signal. A record ends the poll if the handler does not.
     """
     writer, store = sides
-    sleeping, ended, late = threading.Event(), threading.Event(), list[str]()
-    wait = TailedEnds.wait
+    sleeping, wait = threading.Event(), TailedEnds.wait
     monkeypatch.setattr(TailedEnds, "wait", lambda *args: (sleeping.set(), wait(*args))[1])
 
     def ring() -> None:
         assert sleeping.wait(PATIENCE)
         time.sleep(SOON_S)
-        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-        if not ended.wait(PATIENCE):
-            late.append("only a record has ended the poll")
-            writer.partition("t", 0).append(b"late")
+        send_to_this_thread(signal.SIGUSR1)
+
+    def append() -> None:
+        writer.partition("t", 0).append(b"late")
 
     with at_the_end(store) as consumer:
         handler = {"error": signal.default_int_handler, "close": lambda *_: consumer.close()}[ends]
-        before = signal.signal(signal.SIGUSR1, handler)
-        ringing = threading.Thread(target=ring)
-        ringing.start()
-        try:
+        with handled(signal.SIGUSR1, handler), sent(ring, append):
             if ends == "error":
                 with pytest.raises(KeyboardInterrupt):
                     consumer.poll(10 * LONG_MS)
             else:
                 assert consumer.poll(10 * LONG_MS) == {}
-        finally:
-            ended.set()
-            ringing.join()
-            signal.signal(signal.SIGUSR1, before)
-    assert late == []
 
 
 def test_an_interrupt_anywhere_loses_no_record(sides: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from late_signals import handled, send_to_this_thread, sent
 from waiting import PATIENCE
 
 import segstore
@@ -143,26 +144,13 @@ def test_a_handler_runs_soon_if_its_signal_came_just_before_a_sleep(store_dir: P
     """A signal that another thread gets does not end the main thread's sleep, just as one that comes after
     Python's last check for signals. An append ends the wait if the handler does not.
     """
-    ended, late = threading.Event(), list[str]()
-    before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
-    with segstore.open(store_dir) as store:
+
+    def ring() -> None:
+        time.sleep(0.05)  # so that the main thread sleeps
+        send_to_this_thread(signal.SIGUSR1)
+
+    with segstore.open(store_dir) as store, handled(signal.SIGUSR1, signal.default_int_handler):
         store.create_topic("t")
         seen = store.publications
-
-        def ring() -> None:
-            time.sleep(0.05)  # so that the main thread sleeps
-            signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
-            if not ended.wait(PATIENCE):
-                late.append("only an append has ended the wait")
-                store.partition("t").append(b"late")
-
-        ringing = threading.Thread(target=ring)
-        ringing.start()
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                store.wait(seen, 10 * LONG_MS)
-        finally:
-            ended.set()
-            ringing.join()
-            signal.signal(signal.SIGUSR1, before)
-    assert late == []
+        with sent(ring, lambda: store.partition("t").append(b"late")), pytest.raises(KeyboardInterrupt):
+            store.wait(seen, 10 * LONG_MS)

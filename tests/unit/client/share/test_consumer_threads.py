@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 from consumers import LONG_MS, append
+from late_signals import send_to_this_thread, sent
 from share_consumers import offsets, opened, worker
 from share_consumers import store as store
 from waiting import PATIENCE, until
@@ -51,32 +51,20 @@ def on_signal() -> Iterator[Callable[[Callable[[], object]], None]]:
 
 SENDERS: dict[str, Callable[[], None]] = {
     "within the sleep": lambda: os.kill(os.getpid(), signal.SIGUSR1),
-    "just before the sleep": lambda: signal.pthread_kill(threading.get_ident(), signal.SIGUSR1),
+    "just before the sleep": lambda: send_to_this_thread(signal.SIGUSR1),
 }
-"""What another thread does to send the signal. If it gets the signal itself, no sleep of the main thread is
-interrupted, as if the signal had come after Python's last check, and before the sleep.
-"""
+"""What another thread does to send the signal."""
 
 
 def poll_with_a_signal(store: segstore.Store, queue: ShareConsumer, send: Callable[[], None]) -> Any:
     """A poll within whose wait the signal comes. A record ends the poll if the signal does not."""
-    ended, late = threading.Event(), list[str]()
 
     def ring() -> None:
         until(lambda: queue._wait._may_wait)
         send()
-        if not ended.wait(PATIENCE):
-            late.append("only a record has ended the poll")
-            append(store, 1)
 
-    ringing = threading.Thread(target=ring)
-    ringing.start()
-    try:
+    with sent(ring, lambda: append(store, 1)):
         return queue.poll(timeout_ms=10 * LONG_MS)
-    finally:
-        ended.set()
-        ringing.join()
-        assert late == []
 
 
 @pytest.mark.parametrize("send", SENDERS.values(), ids=SENDERS)
