@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.kind("faults")
 
 __all__ = ["mounting"]
 WORK = [sys.executable, "-X", "faulthandler", str(SUPPORT / "faults" / "refused_work.py")]
-OPERATIONS = 45
+OPERATIONS, RUNS = 45, 15
 CRASHES = sys.version_info < (3, 12, 7)
 
 
@@ -103,10 +104,10 @@ def test_a_small_file_system_that_is_full(store_dir: Path, tmp_path: Path, rng: 
 
 @pytest.mark.skipif(not CRASHES, reason="this Python's garbage collector does not crash over lent memory")
 def test_the_frame_that_kept_a_view_is_found(tmp_path: Path, refusing: Path, rng: random.Random) -> None:
-    """The fault that all this was made for, planted anew."""
-    seeds = (rng.getrandbits(40) for _ in range(3))
-    ended = {
-        run(tmp_path / str(seed), "calls", seed, "30", "planted", preload=str(refusing)).returncode
-        for seed in seeds
-    }
-    assert -11 in ended
+    """The fault that all this was made for, planted anew. It shows only where an append is refused, and
+    the garbage collector clears its frame: a run may miss it.
+    """
+    seeds = (rng.getrandbits(40) for _ in range(RUNS))
+    planted = ("30", "planted")
+    runs = (run(tmp_path / str(seed), "calls", seed, *planted, preload=str(refusing)) for seed in seeds)
+    assert any(done.returncode == -signal.SIGSEGV for done in runs)
