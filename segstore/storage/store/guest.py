@@ -115,6 +115,9 @@ class StoreGuest(StoreReader):
         self.host = HostWriter(
             context, self.config, Sharing(self._members, self.shared, found=True), weakref.ref(self)
         )
+        if mine.closed:  # `close` has not waited for the end of this call
+            self.host.close()
+            return
         self.on_host()
 
     @property
@@ -297,4 +300,7 @@ class StoreGuest(StoreReader):
                 self.host.close()
         finally:
             super().close()
-            self._members.close()
+            if self._succession is None:
+                self._members.close()
+            else:
+                self._succession.at_end(self._members.close)

@@ -46,6 +46,7 @@ class Succession:
         descriptor, and a write must not reach that file.
         """
         self._patience = _SOON
+        self._last_call: Callable[[], object] | None = None
 
     def start(self) -> None:
         """Start the thread, which runs until this process is the host."""
@@ -62,6 +63,16 @@ class Succession:
         if not self._thread.has_begun:  # after `join` it will not begin either
             self._end()
 
+    def at_end(self, call: Callable[[], object]) -> None:
+        """Call `call` now if the thread has ended. If not, because `stop` has not waited long enough, the
+        thread calls it at its end.
+        """
+        with self._closing:
+            if not self._ended.is_open:
+                self._last_call = call
+                return
+        call()
+
     def _run(self) -> None:
         try:
             while not self._done.is_open and not self._await_end():
@@ -71,9 +82,12 @@ class Succession:
 
     def _end(self) -> None:
         with self._closing:
-            if not self._ended.is_open:
-                self._ended.open()
-                os.close(self._event)
+            if self._ended.is_open:
+                return
+            self._ended.open()
+            os.close(self._event)
+        if self._last_call is not None:
+            self._last_call()
 
     def _await_end(self) -> bool:
         """Wait until the host has closed or died, then try to become the host. Return whether this process is

@@ -10,13 +10,16 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
 from shared_members import MemberError, members
-from waiting import until
+from waiting import PATIENCE, until
 
 import segstore
+from segstore.storage.store.host_writer import HostWriter
+from segstore.storage.store.succession import Succession
 
 pytestmark = pytest.mark.kind("members of a shared store")
 
@@ -57,6 +60,34 @@ def test_members_of_one_process_close_in_any_order(tmp_path: Path, order: tuple[
     with segstore.open(path) as store:
         assert len(list(store.partition("t"))) == appended == 6
         assert store.recovered == ()
+
+
+def test_who_becomes_the_host_while_it_closes_keeps_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large store is recovered for longer than the close waits for it."""
+    begins, goes_on, begin = threading.Event(), threading.Event(), HostWriter._begin
+
+    def slowly(self: HostWriter) -> None:
+        if self._guest is not None:
+            begins.set()
+            assert goes_on.wait(PATIENCE)
+        begin(self)
+
+    monkeypatch.setattr(HostWriter, "_begin", slowly)
+    monkeypatch.setattr(Succession, "stop", partialmethod(Succession.stop, seconds=0.05))
+    before, path = running(), tmp_path / "s"
+    host, heir = segstore.open(path, shared=True), segstore.open(path, shared=True)
+    host.create_topic("t")
+    for each in (host, heir):
+        each.partition("t").append(b"x")
+    host.close()
+    assert begins.wait(PATIENCE)
+    heir.close()
+    goes_on.set()
+    until(lambda: running() == before)
+    with segstore.open(path) as store:
+        assert len(list(store.partition("t"))) == 2
 
 
 @pytest.mark.parametrize("kept", [(), (1,), (2,)], ids=["nobody", "the next host", "the guest"])
