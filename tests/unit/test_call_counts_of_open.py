@@ -15,7 +15,7 @@ from stores import killed
 
 import segstore
 
-MOST = 976
+MOST = 979
 RECORDS = 100
 SHOWN = 25
 

@@ -30,7 +30,8 @@ from segstore.storage.meta.topics import (
     new_topic,
     with_config,
 )
-from segstore.storage.store.partitions import PartitionLoader, Partitions
+from segstore.storage.store.partition_loader import PartitionLoader
+from segstore.storage.store.partitions import Partitions
 from segstore.storage.store.topic_mending import mend_settings
 
 

@@ -44,7 +44,8 @@ from segstore.storage.meta.store_format import check_format, has_living_members,
 from segstore.storage.meta.tailed_ends import TailedEnds
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 from segstore.storage.store.kept_files import KeptFiles
-from segstore.storage.store.partitions import PartitionLoader, Partitions
+from segstore.storage.store.partition_loader import PartitionLoader
+from segstore.storage.store.partitions import Partitions
 from segstore.storage.store.primary import Primary, check_not_fenced
 from segstore.storage.store.small_mending import mend_small, state_format
 from segstore.storage.store.sweeper import Sweeper

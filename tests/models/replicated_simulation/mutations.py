@@ -45,7 +45,7 @@ from segstore.storage.producers.state_manager import Producers
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.metadata_snapshot import SnapshotId
 from segstore.storage.store import sweeper
-from segstore.storage.store.partitions import PartitionLoader
+from segstore.storage.store.partition_loader import PartitionLoader
 
 from .steps import Step, draw
 
