@@ -1,5 +1,5 @@
-"""A data directory of a replicated store. Each directory is registered as one broker (Kafka: ReplicaManager,
-ReplicaFetcherThread, BrokerLifecycleManager; rules R27, R32).
+"""A data directory of a replicated store. Each directory is registered as one broker (Kafka: ReplicaManager;
+rules R27, R32).
 
 On disk is a Kafka log directory with `meta.properties`. Threads: each directory has three, so that other
 directories go on if the disk of one hangs. The first thread changes the roles of replicas, and fetches for
@@ -11,13 +11,11 @@ followers (`DiskThread`). Any thread may call `post`, `ask`, `read` and `go_offl
 from __future__ import annotations
 
 import errno
-import heapq
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
@@ -25,7 +23,6 @@ from segstore import names
 from segstore.errors import (
     CorruptRecordError,
     ReplicaOfflineError,
-    SegstoreError,
     StorageError,
     StoreClosedError,
     UnknownTopicOrPartitionError,
@@ -35,17 +32,18 @@ from segstore.errors import (
 from segstore.files.reserve import NO_ROOM
 from segstore.logger import Logger
 from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
-from segstore.replication.cpu_placement import CpuPlacement
+from segstore.replication.fetching import Fetching
 from segstore.replication.local_replica import Links, LocalReplica, ReplicaHost
 from segstore.replication.metadata.image import PartitionKey
 from segstore.replication.metadata.properties import write_properties
 from segstore.replication.metadata.voters import VoterDirectory
+from segstore.replication.read_thread import ReadThread
 from segstore.replication.replica_fetch import LeaderRead
 from segstore.storage.inbox.topic_files import write_topic_files
 from segstore.storage.segment.disk_thread import DiskThread
 from segstore.storage.store.store import open_context
 from segstore.storage.store.writer import StoreWriter
-from segstore.threads import Background, Latch, take
+from segstore.threads import take
 
 if TYPE_CHECKING:
     from segstore.config import StoreConfig
@@ -69,10 +67,6 @@ replica.
 SILENCE = 60.0
 """A warning is logged at most once in this number of seconds: on a full disk a follower fails with each
 append of its leader.
-"""
-LAST_ROUND = 0.5
-"""A follower that has fetched all records fetches once more after this number of seconds, to get the newest
-high watermark (Kafka: replica.fetch.wait.max.ms).
 """
 
 
@@ -421,174 +415,3 @@ def claim(place: VoterDirectory, files: Files) -> None:
     """
     if place.new:
         write_properties(files, place.path, place.properties)
-
-
-class ReadThread:
-    """The thread that reads a directory's logs for followers in other directories."""
-
-    def __init__(self, broker: int) -> None:
-        self._broker = broker
-        self._asked: SimpleQueue[LeaderRead | None] = SimpleQueue()
-        self._ended = Latch()
-        self._separation = CpuPlacement()
-        """Moves this thread to another processor if it runs on the processor of the thread that queues the
-        reads.
-        """
-
-    def start(self) -> None:
-        """Start the thread."""
-        Background(self._run, f"segstore-reader-{self._broker}").start()
-
-    def post(self, read: LeaderRead) -> None:
-        """Queue a read, or the sync of a log. Called in the thread of the follower's directory."""
-        self._separation.note_other()
-        self._asked.put(read)
-
-    def stop(self, seconds: float) -> bool:
-        """Stop the thread. Wait for its end for at most `seconds`, and return whether it has ended."""
-        self._asked.put(None)
-        return self._ended.wait(seconds)
-
-    def _run(self) -> None:
-        try:
-            while (read := self._asked.get()) is not None:
-                more = self._call(read)
-                while more is not None and self._asked.empty():
-                    more = self._call(more)
-        finally:
-            self._ended.open()
-
-    def _call(self, read: LeaderRead) -> LeaderRead | None:
-        # If there is more to read, the follower lags. So its thread works while this thread reads.
-        if (more := read()) is not None:
-            self._separation.keep()
-        return more
-
-
-class Fetching:
-    """The thread that changes the roles of a directory's replicas, and fetches for followers."""
-
-    def __init__(self, directory: DataDirectory, settings: ReplicationConfig) -> None:
-        self._directory, self._settings = directory, settings
-        self._asked: SimpleQueue[LocalReplica | Callable[[], object] | None] = SimpleQueue()
-        self._later: list[tuple[float, int, LocalReplica]] = []
-        self._count, self._over, self._ended = count(), False, Latch()
-        self._once_more: dict[LocalReplica, None] = {}
-        self._more_at = 0.0
-        self._beats_at = self.turned = time.monotonic()
-        self._checkpoint_at = self.turned + settings.checkpoint_interval_ms / 1000
-
-    def start(self) -> None:
-        """Start the thread."""
-        Background(self._run, f"segstore-fetcher-{self._directory.broker}").start()
-
-    @property
-    def ended(self) -> bool:
-        """Return whether the directory's thread has ended."""
-        return self._ended.is_open
-
-    def post(self, work: LocalReplica | Callable[[], object]) -> None:
-        """Queue `work`: a function to call, or a replica to fetch for."""
-        self._asked.put(work)
-
-    def stop(self, seconds: float) -> bool:
-        """Stop the thread. Wait for its end for at most `seconds`, and return whether it has ended."""
-        self._over = True
-        self._asked.put(None)
-        return self._ended.wait(seconds)
-
-    def _run(self) -> None:
-        try:
-            while not self._over:
-                self._guarded(self._turn)
-            self._last_round()
-        finally:
-            self._ended.open()
-
-    def _guarded(self, work: Callable[[], object]) -> bool:
-        """Call `work`, and pass its error to `on_error`. Return False if `work` failed and must not be
-        retried.
-        """
-        try:
-            work()
-        except (SegstoreError, OSError) as error:
-            return self._directory.on_error(error)
-        except Exception as error:
-            log.exception("%r failed", self._directory)
-            return self._directory.on_error(error)
-        return True
-
-    def _turn(self) -> None:
-        """Do the periodic work that is due. If none is due, do the next piece of work in the queue."""
-        self.turned = time.monotonic()
-        pause = self._pause()
-        if pause <= 0:  # The due work is done before the queue is read, because the queue may never be empty.
-            self._due()
-            return
-        try:
-            work = take(self._asked, pause)
-        except Empty:
-            return
-        if isinstance(work, LocalReplica):
-            self.fetch(work, partial(self._directory.step, work))
-        elif work is not None:
-            work()
-
-    def _pause(self) -> float:
-        at = min([self._beats_at, self._checkpoint_at, *[later[0] for later in self._later[:1]]])
-        if self._once_more:
-            at = min(at, self._more_at)
-        return max(at - time.monotonic(), 0.0)
-
-    def _due(self) -> None:
-        """Do the periodic work that is due: heartbeats, checkpoints, and fetches that are retried."""
-        now = time.monotonic()
-        while self._later and self._later[0][0] <= now:
-            self._directory.ask(heapq.heappop(self._later)[2])
-        if self._once_more and self._more_at <= now:
-            self._last_round()
-        if self._beats_at <= now:
-            self._beat(now)
-        if self._checkpoint_at <= now:
-            self._checkpoint_at = now + self._settings.checkpoint_interval_ms / 1000
-            self._directory.checkpoint()
-
-    def breathe(self) -> None:
-        """Send the heartbeat if it is due. Called during long work, because an election of thousands of
-        partitions may take longer than the session timeout.
-        """
-        self.turned = now = time.monotonic()
-        if self._beats_at <= now and not self._over:
-            self._beat(now)
-
-    def _beat(self, now: float) -> None:
-        self._beats_at = now + self._settings.heartbeat_interval_ms / 1000
-        self._directory.beat()
-
-    def _last_round(self) -> None:
-        """Fetch once more for idle followers, so that they get the newest high watermark."""
-        again, self._once_more = self._once_more, {}
-        for replica in again:
-            self._guarded(partial(self._directory.step, replica))
-            self._guarded(self.breathe)
-
-    def fetch(self, replica: LocalReplica, step: Callable[[], bool | None]) -> None:
-        """Call `step`, which fetches for a replica, and schedule the next fetch. If the leader's log is
-        damaged, the fetch is retried again and again, as in Kafka: the follower makes no progress, and is
-        removed from the ISR.
-        """
-        more: bool | None = None
-        try:
-            more = step()
-        except (SegstoreError, OSError) as error:
-            if not self._directory.on_error(error):
-                return
-        if more is None:
-            at = time.monotonic() + self._settings.fetch_backoff_ms / 1000
-            heapq.heappush(self._later, (at, next(self._count), replica))
-        elif more:
-            self._directory.ask(replica)
-        else:
-            if not self._once_more:  # The first follower in `_once_more` sets the time for all of them.
-                self._more_at = time.monotonic() + LAST_ROUND
-            self._once_more[replica] = None

@@ -30,9 +30,11 @@ from segstore.mutex import PATIENCE, Mutex
 from segstore.replication import (
     change_counter,
     data_directory,
+    fetching,
     local_replica,
     opening,
     quorum_controller,
+    read_thread,
     waiting_appends,
 )
 from segstore.replication.metadata import metadata_log, snapshot_generator, snapshot_keeper, voter_log
@@ -233,9 +235,12 @@ class TurnBackground:
         finally:
             self._works = False
 
-    def join(self) -> None:
+    def join(self, timeout: float | None = None) -> None:
         if self._works and not self._turns.buried:
-            self._turns.wait(lambda: not self._works, None)
+            self._turns.wait(lambda: not self._works, timeout)
+
+    def is_alive(self) -> bool:
+        return self._works
 
 
 class TurnLock:
@@ -342,15 +347,16 @@ def in_turns(hand: Hand, turns: Turns) -> Iterator[None]:
     instead: list[tuple[object, str, object]] = [
         *[
             (each, "SimpleQueue", queue)
-            for each in (data_directory, change_counter, quorum_controller, waiting_appends)
+            for each in (data_directory, fetching, read_thread, change_counter, quorum_controller)
         ],
-        *[(each, "SimpleQueue", queue) for each in (voter_log, scheduler, snapshot_keeper)],
-        *[(each, "Background", background) for each in (data_directory, quorum_controller, voter_log)],
+        *[(each, "SimpleQueue", queue) for each in (waiting_appends, voter_log, scheduler, snapshot_keeper)],
+        *[(each, "Background", background) for each in (fetching, read_thread)],
+        *[(each, "Background", background) for each in (quorum_controller, voter_log)],
         *[(each, "Background", background) for each in (snapshot_generator, snapshot_keeper)],
         *[(each, "Background", background) for each in (inbox, inboxes)],
         *[
             (each, "Latch", latch)
-            for each in (adoptions, data_directory, inbox, quorum_controller, snapshot_keeper, voter_log)
+            for each in (adoptions, fetching, read_thread, inbox, quorum_controller, snapshot_keeper)
         ],
         (inbox, "RenameWatch", _Made(TurnWatch, turns)),
         (group_table, "Shelter", TurnShelter),

@@ -8,8 +8,9 @@ import pytest
 from waiting import until
 
 from segstore.config import StoreConfig
-from segstore.replication import data_directory
-from segstore.replication.data_directory import DataDirectory, Fetching
+from segstore.replication import fetching
+from segstore.replication.data_directory import DataDirectory
+from segstore.replication.fetching import Fetching
 from segstore.replication.settings import ReplicationConfig
 
 
@@ -65,7 +66,7 @@ def test_a_busy_replica_does_not_keep_an_idle_one_from_hearing_of_the_high_water
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each fetch put off the last round of all replicas of the directory."""
-    monkeypatch.setattr(data_directory, "LAST_ROUND", 0.05)
+    monkeypatch.setattr(fetching, "LAST_ROUND", 0.05)
     directory = Following()
     idle: Any = "idle"
     directory.thread.post(lambda: directory.thread.fetch(idle, lambda: False))
