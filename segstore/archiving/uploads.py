@@ -78,12 +78,11 @@ class Uploads:
 
     def _start(self) -> None:
         thread = Background(self._run, self._name)
-        # An interrupt of `start` may leave a thread that begins later, so `close` must know the thread.
-        self._threads.append(thread)
         try:
             thread.start()
         except IllegalStateError:
-            self._threads.remove(thread)
+            return
+        self._threads.append(thread)
 
     def close(self) -> None:
         """Stop the threads. Calls that have not begun fail with StoreClosedError."""
@@ -112,6 +111,8 @@ class Uploads:
         except BaseException as error:  # the archiver's thread raises the error
             done = Done(asked.number, None, error)
         asked.outcomes.put(done)
+        # This breaks a reference cycle: the error's traceback refers to this frame, and `done` to the error.
+        del asked, done
 
 
 class SealedSegment(NamedTuple):

@@ -25,7 +25,7 @@ def _leadership(store: Store) -> Leadership:
 
 def hold_lease(store: Store, lease: Lease, config: ServerConfig) -> None:
     """From now on let the store lead only while `lease()` returns a token. Raises InvalidTypeError,
-    InvalidArgumentError, StoreClosedError, StorageError.
+    InvalidArgumentError, StoreClosedError, StorageError, and IllegalStateError if no thread can be started.
     """
     if not callable(lease):
         raise InvalidTypeError(f"lease must be callable, not {type(lease).__name__}")

@@ -16,7 +16,7 @@ from segstore.storage.store.store import Store
 def announce_promotion(store: Store, settings: Mapping[str, Any] | None) -> None:
     """If the store was promoted, and its old primary was not notified yet, begin to notify the old primary.
     `settings` are client settings for the connection to the old primary. Raises ConfigError,
-    CorruptCheckpointError, StorageError.
+    CorruptCheckpointError, StorageError, and IllegalStateError if no thread can be started.
     """
     context = store.context
     if settings is None and (store.mode != "rw" or not _is_there(store)):

@@ -26,6 +26,7 @@ from segstore.errors import (
 from segstore.protocol.codec import structs
 from segstore.protocol.error_codes import Code
 from segstore.storage.log import lease_term
+from segstore.storage.store.primary import Primary
 from segstore.storage.store.writer import StoreWriter
 
 LIMIT = PATIENCE * 1000
@@ -155,25 +156,32 @@ def test_what_serve_refuses(store: segstore.Store, given: str) -> None:
             segstore.serve(reader, port=0, lease=Lease(1))
 
 
-@pytest.mark.parametrize("ended", ["interrupted", "no thread"])
-def test_a_lease_that_could_not_begin_begins_with_the_next_server(store: segstore.Store, ended: str) -> None:
+def interrupted(*_: object) -> int:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("ended", ["interrupted", "interrupted as it leads", "no thread"])
+def test_a_lease_that_could_not_begin_begins_with_the_next_server(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch, ended: str
+) -> None:
     calls: list[None] = []
 
     def lease() -> int:
         calls.append(None)
-        if len(calls) == 1 and ended == "interrupted":
-            raise KeyboardInterrupt
-        return 5
+        return interrupted() if len(calls) == 1 and ended == "interrupted" else 5
 
     serve = partial(segstore.serve, store, port=0, lease=lease, lease_interval_ms=10)
-    if ended == "interrupted":
-        with pytest.raises(KeyboardInterrupt):
+    if ended == "no thread":
+        with refused("segstore-lease"), pytest.raises(IllegalStateError, match="no more threads"):
             serve()
     else:
-        with refused("segstore-lease"), pytest.raises(IllegalStateError, match="no more threads"):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            if ended != "interrupted":
+                patched.setattr(Primary, "go_on", interrupted)
             serve()
     with serve():
         assert leads(store)
+        store.create_topic("t")
         count = len(calls)
         until(lambda: len(calls) > count + 3)
 

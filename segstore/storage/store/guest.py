@@ -115,10 +115,8 @@ class StoreGuest(StoreReader):
         self.host = HostWriter(
             context, self.config, Sharing(self._members, self.shared, found=True), weakref.ref(self)
         )
-        if mine.closed:  # `close` has not waited for the end of this call
-            self.host.close()
-            return
-        self.on_host()
+        if not mine.closed:  # if this guest is closed, `close` or `_leave` closes the host
+            self.on_host()
 
     @property
     def host_pid(self) -> int:
@@ -303,4 +301,14 @@ class StoreGuest(StoreReader):
             if self._succession is None:
                 self._members.close()
             else:
-                self._succession.at_end(self._members.close)
+                self._succession.at_end(self._leave)
+
+    def _leave(self) -> None:
+        """End the membership of this process, after the succession's thread has ended. Close the host first
+        if this process has become the host after `close` has looked for it.
+        """
+        try:
+            if self.host is not None:
+                self.host.close()
+        finally:
+            self._members.close()

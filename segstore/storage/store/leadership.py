@@ -31,6 +31,8 @@ class Leadership:
     def __init__(self, primary: Primary, scheduler: Scheduler) -> None:
         self._primary, self._scheduler = primary, scheduler
         self._done, self._lock = Latch(), Mutex()
+        self._beginning = Mutex()
+        """A lock that `begin` holds, so that two threads that serve the store do not both call the lease."""
         self._watch: LeaseWatch | None = None
         self._token: int | None = None
         """The token under which this store leads, or led last; None if it has not led yet."""
@@ -51,12 +53,13 @@ class Leadership:
         continues if the first was interrupted or has failed. Raises InvalidArgumentError if a different lease
         was begun before, and IllegalStateError if no thread can be started.
         """
-        watch = self._watch or self._watched(lease, interval, deadline)
-        if watch.lease is not lease:
-            raise InvalidArgumentError("lease: this store has another one already, until it is closed")
-        if not watch.has_begun:
-            watch.ask()
-            watch.start()
+        with self._beginning:
+            watch = self._watch or self._watched(lease, interval, deadline)
+            if watch.lease is not lease:
+                raise InvalidArgumentError("lease: this store has another one already, until it is closed")
+            if not watch.has_begun:
+                watch.ask()
+                watch.start()
 
     def _watched(self, lease: Lease, interval: float, deadline: float) -> LeaseWatch:
         """Refuse appends until `lease` returns a token. The lease is not called yet."""
@@ -87,8 +90,8 @@ class Leadership:
             return  # the lease function took too long; its next call may return a token that is still valid
         self._term.until = until
         if not self._leads:
-            self._leads = True
             self._primary.go_on()
+            self._leads = True  # after `go_on`: if Ctrl-C ends that, the next call repeats it
             log.warning("the lease is held: this store leads, fencing token %d", token)
 
     def _may_lead(self, token: int) -> bool:

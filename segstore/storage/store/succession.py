@@ -19,7 +19,7 @@ from segstore.mutex import Mutex
 from segstore.storage.context import StoreContext
 from segstore.storage.shared.coherence import HostLine
 from segstore.storage.shared.members import Members, SharedMember
-from segstore.threads import Background, Latch
+from segstore.threads import Background, Latch, others_are_gone
 
 log = Logger("segstore")
 _PAUSE, _LONGEST = 0.001, 0.008  # the first and the longest pause between two tries, in seconds
@@ -65,10 +65,10 @@ class Succession:
 
     def at_end(self, call: Callable[[], object]) -> None:
         """Call `call` now if the thread has ended. If not, because `stop` has not waited long enough, the
-        thread calls it at its end.
+        thread calls it at its end, and logs its errors.
         """
         with self._closing:
-            if not self._ended.is_open:
+            if not self._ended.is_open and not others_are_gone():
                 self._last_call = call
                 return
         call()
@@ -87,7 +87,10 @@ class Succession:
             self._ended.open()
             os.close(self._event)
         if self._last_call is not None:
-            self._last_call()
+            try:
+                self._last_call()
+            except (SegstoreError, OSError):
+                log.exception("%s: this process could not leave the store cleanly", self._context.root)
 
     def _await_end(self) -> bool:
         """Wait until the host has closed or died, then try to become the host. Return whether this process is

@@ -4,6 +4,7 @@ no thread and no descriptor is left.
 
 from __future__ import annotations
 
+import errno
 import gc
 import itertools
 import os
@@ -88,6 +89,37 @@ def test_who_becomes_the_host_while_it_closes_keeps_no_lock(
     until(lambda: running() == before)
     with segstore.open(path) as store:
         assert len(list(store.partition("t"))) == 2
+
+
+def test_who_becomes_the_host_while_it_closes_tells_what_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins, begin, close = threading.Event(), HostWriter._begin, HostWriter._close_cleanly
+
+    def slowly(self: HostWriter) -> None:
+        if self._guest is not None:
+            begins.set()
+            until(lambda: self._guest().context.closed)  # type: ignore[attr-defined, misc]
+        begin(self)
+
+    def failing(self: HostWriter, nonce: int) -> None:
+        if self._guest is not None:
+            raise segstore.StorageError(errno.EIO, "a sync has failed")
+        close(self, nonce)
+
+    monkeypatch.setattr(HostWriter, "_begin", slowly)
+    monkeypatch.setattr(HostWriter, "_close_cleanly", failing)
+    before, path = running(), tmp_path / "s"
+    host, heir = segstore.open(path, shared=True), segstore.open(path, shared=True)
+    host.create_topic("t")
+    heir.partition("t").append(b"x")
+    host.close()
+    assert begins.wait(PATIENCE)
+    with pytest.raises(segstore.StorageError, match="a sync has failed"):
+        heir.close()
+    until(lambda: running() == before)
+    with segstore.open(path) as store:
+        assert len(list(store.partition("t"))) == 1
 
 
 @pytest.mark.parametrize("kept", [(), (1,), (2,)], ids=["nobody", "the next host", "the guest"])
