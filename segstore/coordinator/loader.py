@@ -11,7 +11,7 @@ On disk: only reads. Threads: any; values are immutable, the functions have no s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from segstore.logger import Logger
 from segstore.storage.producers.aborted_transactions import outcomes
@@ -19,6 +19,7 @@ from segstore.storage.store.last_records import LastRecord, LastRecords, last_re
 from segstore.storage.store.partition_log import PartitionLog
 
 log = Logger("segstore")
+T = TypeVar("T")
 
 _TOMBSTONE = LastRecord(None, -1)
 
@@ -39,6 +40,19 @@ Replay = Callable[[bytes, LastRecord, "int | None"], "UnreadableRecord | None"]
 if the record can't be decoded, else None. Its last argument is the producer id if the record belongs to an
 open transaction, else None.
 """
+
+
+def committed(source: PartitionLog, check: Callable[[], object], load: Callable[[], T]) -> T:
+    """Call `check`, which is `source.await_committed` or `source.check_committed`, then `load`, which reads
+    the log, and return the result of `load`. If another leader is elected meanwhile, do both again: the
+    readers of a new leader may not see all committed records yet. Raises the errors of both calls.
+    """
+    while True:
+        led = source.source, source.leader_epoch
+        check()
+        loaded = load()
+        if led == (source.source, source.leader_epoch):
+            return loaded
 
 
 def load_last(

@@ -32,6 +32,7 @@ from segstore._native import lib
 from segstore.errors import (
     NotLeaderOrFollowerError,
     SegstoreError,
+    StoreClosedError,
 )
 from segstore.mutex import Mutex
 from segstore.replication.clock import now_ms
@@ -211,6 +212,19 @@ class LocalReplica:
         # followers gets no fetch, so the tail is opened here.
         if self._inline:
             self.open_tail()
+
+    def shows_committed(self) -> bool:
+        """Return whether this replica leads, and its readers see all records that were committed before its
+        leader epoch began (R38).
+        """
+        role = self.core.role
+        if not isinstance(role, Leader):
+            return False
+        try:
+            # `core` has a new high watermark a moment before the readers do, so the readers' view is asked.
+            return self.partition.visible.view.end_offset >= role.epoch_start_offset
+        except StoreClosedError:  # the topic was deleted
+            return False
 
     def settle_alone(self) -> None:
         """Pass this leader's appends to `core`. If an opening is due, open the leader's native tail, through

@@ -123,8 +123,7 @@ class ReplicaManager:
         """
 
         def shown() -> bool:
-            roles = [replica.core.role for replica in list(self.leaders.values())]
-            return all(_shows_all(role) for role in roles if isinstance(role, Leader))
+            return all(_shows_committed(leader) for leader in list(self.leaders.values()))
 
         self.news.until(shown, timeout_ms / 1000, 0.05)
 
@@ -173,8 +172,7 @@ class ReplicaManager:
 
         def shown() -> bool:
             leader = self.leader(key)
-            role = None if leader is None else leader.core.role
-            return isinstance(role, Leader) and role.log.high_watermark >= role.epoch_start_offset
+            return leader is not None and leader.shows_committed()
 
         def over() -> bool:
             leader, state = self.leader(key), self.partitions.get(key)
@@ -238,8 +236,10 @@ class ReplicaManager:
             # If this thread is late, another leader may have been elected already.
             if state is None or state.leader != replica.broker:
                 return
-            self.leaders[replica.key] = replica
+            # A thread that waits until the new leader shows all committed records then reads from it. So the
+            # reads are directed to it first.
             self._redirect(replica.key, replica.partition)
+            self.leaders[replica.key] = replica
         self.counters.leads(replica.key)
         self._is_led(replica.key)
         # The fetches are queued after the other role changes in the directory's queue. So if a directory with
@@ -452,9 +452,11 @@ class ReplicaManager:
                 replica.on_time()
 
 
-def _shows_all(leader: Leader) -> bool:
-    committed = leader.log.high_watermark >= leader.epoch_start_offset
-    return committed or len(leader.isr.isr) < leader.min_isr
+def _shows_committed(leader: LocalReplica) -> bool:
+    role = leader.core.role
+    if not isinstance(role, Leader) or len(role.isr.isr) < role.min_isr:
+        return True
+    return leader.shows_committed()
 
 
 def _concerns(broker: int, now: PartitionRegistration, before: PartitionRegistration | None) -> bool:

@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from stores import in_child, killed, values
 from waiting import until
 
 import segstore
-from segstore import errors
+from segstore import errors, names
 from segstore.coordinator.inboxes import adoptions
 from segstore.coordinator.inboxes.adoptions import Adoptions
 from segstore.coordinator.shared import shared
+from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 from segstore.storage.bulk_import import importing_into
 from segstore.storage.inbox.layout import Folder
+from segstore.storage.log.replica import Replica
 from segstore.storage.staging import Staged, Stager, seal
 from segstore.storage.staging.seal import adopt
 
@@ -555,3 +558,35 @@ def test_a_kill_at_calls_of_an_adoption(tmp_path: Path, seed: int) -> None:
         assert ended == signal.SIGKILL
         kills += 1
     assert kills > 3
+
+
+def test_r38_ids_and_transactions_are_read_when_readers_see_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill the leader's core knew the new high watermark a moment before the readers did: the ids of
+    adopted manifests and the states of transactions were read in between, as none, and records were adopted
+    twice.
+    """
+    state = tmp_path / "state"
+    state.mkdir()
+    directories = Directories(state, 2, witness=True)
+    with opened(directories):
+        done = sealed(directories.paths[0])
+        base = killed(state, tmp_path / "killed")
+    set_high_watermark, seen = Replica.set_high_watermark, set[Replica]()
+
+    def late(self: Replica, offset: int) -> None:
+        if self not in seen:
+            seen.add(self)
+            time.sleep(0.5)
+        set_high_watermark(self, offset)
+
+    for known in base.glob(f"d*/{names.OURS}/**/{names.ADOPTED}*"):
+        known.unlink()  # as if the kill came before it was written
+    paths = [base / "d0", base / "d1"]
+    sealed_only(paths[0], "id", [staged(paths[0])])
+    monkeypatch.setattr(Replica, "set_high_watermark", late)
+    with segstore.open_replicated(paths, witness=base / "witness", config=directories.config) as store:
+        assert [*shared(store, TransactionCoordinator).transactions()] == ["__segstore_adopted/id"]
+        assert retrying(lambda: seal(paths[0], "id", [])) == done
+        assert_once(store, "a")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from segstore.coordinator.loader import UnreadableRecord, load_last, warn
+from segstore.coordinator.loader import UnreadableRecord, committed, load_last, warn
 from segstore.records import Template
 from segstore.records.encoded import PLAIN
 from segstore.storage.inbox.adopted_ids import format_adoption, parse_adoption
@@ -49,7 +49,6 @@ class AdoptedTopic:
         if ADOPTED not in store.topics():
             return
         log = store.partition(ADOPTED, PARTITION)
-        log.await_committed()
 
         def replay(key: bytes, record: LastRecord, producer_id: int | None) -> UnreadableRecord | None:
             wrong, adoption = _read(key, record)
@@ -57,8 +56,13 @@ class AdoptedTopic:
                 found.append(adoption)
             return wrong
 
-        warn(log, "an adopted id", load_last(log, replay, _judge, transactional=True))
-        self.in_doubt = bool(outcomes(log).ongoing)
+        def load() -> list[UnreadableRecord]:
+            found.clear()
+            junk = load_last(log, replay, _judge, transactional=True)
+            self.in_doubt = bool(outcomes(log).ongoing)
+            return junk
+
+        warn(log, "an adopted id", committed(log, log.await_committed, load))
         for adoption in sorted(found, key=lambda each: each.adopted_ms):
             self._known.keep(adoption)
         self._expired = self._known.expire(store.context.clock())

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
+from segstore.coordinator.loader import committed
 from segstore.coordinator.offsets.consumer_schema import consumer_key
 from segstore.coordinator.offsets.schema import group_key, offset_key
 from segstore.coordinator.offsets.share_schema import share_key
@@ -82,10 +83,13 @@ class OffsetsCache:
                 # The state of a missing topic is not cached, because the number of its partitions is not
                 # known yet.
                 return OffsetsState()
-            source.check_committed()
-            # `shows_all` is read before the load: if it becomes True later, the load may have missed records.
-            cached.is_sure = cached.is_sure or source.shows_all
-            state = load(source)
+
+            def read() -> tuple[bool, OffsetsState]:
+                # `shows_all` is read before the load: if it becomes True later, the load may have missed
+                # records.
+                return cached.is_sure or source.shows_all, load(source)
+
+            cached.is_sure, state = committed(source, source.check_committed, read)
             if not cached.is_sure:
                 return state  # the state is not cached, because more records may be committed later
             cached.state = state

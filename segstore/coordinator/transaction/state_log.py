@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
 from segstore.coordinator.java_hash import partition_among
-from segstore.coordinator.loader import UnreadableRecord, load_last, warn
+from segstore.coordinator.loader import UnreadableRecord, committed, load_last, warn
 from segstore.coordinator.transaction import schema
 from segstore.coordinator.transaction.metadata import TransactionMetadata, TransactionState
 from segstore.errors import (
@@ -97,8 +97,8 @@ class TransactionStateLog:
         """
         states = States()
         for log in self._logs():
-            log.await_committed()
-            warn(log, "a transaction's", _load(log, states))
+            junk = committed(log, log.await_committed, partial(_load, log, states))
+            warn(log, "a transaction's", junk)
         self._newer |= states.newer
         return states.known
 
