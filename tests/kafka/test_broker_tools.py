@@ -79,6 +79,7 @@ def transactions(store: segstore.Store) -> None:
                 producer.send("txn", b"%d of %d" % (i, number), partition=0)
             at = {segstore.TopicPartition("txn", 0): segstore.OffsetAndMetadata(number, "", -1)}
             producer.send_offsets_to_transaction(at, "transactional")
+            producer.flush()  # an abort drops what is not sent yet
             producer.abort_transaction() if number % 3 == 2 else producer.commit_transaction()
 
 
