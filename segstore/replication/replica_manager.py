@@ -236,10 +236,8 @@ class ReplicaManager:
             # If this thread is late, another leader may have been elected already.
             if state is None or state.leader != replica.broker:
                 return
-            # A thread that waits until the new leader shows all committed records then reads from it. So the
-            # reads are directed to it first.
-            self._redirect(replica.key, replica.partition)
             self.leaders[replica.key] = replica
+            self._redirect(replica.key, replica.partition)
         self.counters.leads(replica.key)
         self._is_led(replica.key)
         # The fetches are queued after the other role changes in the directory's queue. So if a directory with

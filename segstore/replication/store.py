@@ -235,6 +235,8 @@ class ReplicatedPartitionLog(PartitionLog):
             raise OffsetNotAvailableError(
                 f"{key}: not all that was committed is shown yet: {manager.partitions.get(key)}"
             )
+        with manager.redirecting:
+            """A new leader counts as the leader just before this log reads from it, under this lock."""
 
     def partition_for_write(self) -> Partition:
         """Wait for a leader, and return its log, so that other modules can append to it. Raises

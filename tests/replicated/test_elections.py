@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -46,6 +47,24 @@ def test_r29_the_preferred_leader_is_elected_by_request(three: Directories) -> N
         assert found(log) == {0: b"by 0", 1: b"by 1", 2: b"by 0 again"}
         (refused,) = again.elect_leaders("preferred").values()
         assert isinstance(refused, errors.ElectionNotNeededError)
+
+
+def test_r38_who_waits_for_what_was_committed_reads_it_from_the_new_leader(three: Directories) -> None:
+    """A new leader counts as the leader just before reads are directed to it."""
+    store, log = two_replicas(three)
+    log.append(b"by 0")
+    manager, key = store.replicated.manager, PartitionKey("t", 0)
+    redirect = manager._redirect
+
+    def late(*at: Any) -> None:
+        time.sleep(0.3)
+        redirect(*at)
+
+    manager._redirect = late
+    three.files.fail(three.paths[0])
+    until(lambda: (leader := manager.leader(key)) is not None and leader.broker == 1)
+    log.await_committed()
+    assert log.source is manager.leader(key).partition
 
 
 def test_r29_preferred_leaders_are_elected_regularly(three: Directories) -> None:
