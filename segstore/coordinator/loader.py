@@ -55,6 +55,18 @@ def committed(source: PartitionLog, check: Callable[[], object], load: Callable[
             return loaded
 
 
+def committed_now(source: PartitionLog, load: Callable[[], T]) -> tuple[bool, T]:
+    """Call `load` as `committed` does, after `source.check_committed`. Return (whether readers saw the whole
+    log before the load, the result of `load`). Raises OffsetNotAvailableError, and the errors of `load`.
+    """
+
+    def read() -> tuple[bool, T]:
+        # `shows_all` is read before the load: if it becomes True later, the load may have missed records.
+        return source.shows_all, load()
+
+    return committed(source, source.check_committed, read)
+
+
 def load_last(
     source: PartitionLog, replay: Replay, judge: Replay, *, transactional: bool = False
 ) -> list[UnreadableRecord]:

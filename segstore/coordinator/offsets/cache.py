@@ -11,9 +11,10 @@ replicas, at most for offsets.commit.timeout.ms.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import TypeVar
 
-from segstore.coordinator.loader import committed
+from segstore.coordinator.loader import committed_now
 from segstore.coordinator.offsets.consumer_schema import consumer_key
 from segstore.coordinator.offsets.schema import group_key, offset_key
 from segstore.coordinator.offsets.share_schema import share_key
@@ -83,13 +84,8 @@ class OffsetsCache:
                 # The state of a missing topic is not cached, because the number of its partitions is not
                 # known yet.
                 return OffsetsState()
-
-            def read() -> tuple[bool, OffsetsState]:
-                # `shows_all` is read before the load: if it becomes True later, the load may have missed
-                # records.
-                return cached.is_sure or source.shows_all, load(source)
-
-            cached.is_sure, state = committed(source, source.check_committed, read)
+            shows_all, state = committed_now(source, partial(load, source))
+            cached.is_sure = cached.is_sure or shows_all
             if not cached.is_sure:
                 return state  # the state is not cached, because more records may be committed later
             cached.state = state

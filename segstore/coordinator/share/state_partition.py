@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from segstore.config import StoreConfig
-from segstore.coordinator.loader import committed
+from segstore.coordinator.loader import committed_now
 from segstore.coordinator.retriable import may_be_written
 from segstore.coordinator.share.keys import ShareKey
 from segstore.coordinator.share.state_requests import Ahead, StateRequest, StateTerms, ahead_of
@@ -95,14 +95,8 @@ class StatePartition:
         if source is None:
             # The partition does not exist, but may be created later. So its empty table is not stored.
             return StateTable(self._updates_per_snapshot)
-
-        def read() -> tuple[bool, StateTable]:
-            # `shows_all` is read before the load: if it became True only after the load, the table might lack
-            # records.
-            return self._is_sure or source.shows_all, load(source, self._updates_per_snapshot)
-
-        is_sure, table = committed(source, source.check_committed, read)
-        if is_sure and not self._is_writing:
+        shows_all, table = committed_now(source, partial(load, source, self._updates_per_snapshot))
+        if (self._is_sure or shows_all) and not self._is_writing:
             self._table, self._is_sure = table, True
         return table
 
